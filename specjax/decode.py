@@ -1,0 +1,314 @@
+"""One round of speculative decoding, and its two drivers: `generate`, a compiled loop, and `stream`, the same round from the host.
+
+The cache holds every committed token except the newest, the root of the next round, which stands at token_BS[b, cursor_B[b]]. To roll back
+is to set the cursor. Plain decoding is this loop with a drafter that offers nothing.
+
+A row's number of drafts is its own: min(policy, offer, budget left - 1). Nothing a row does depends on the rung, on the batch or on a clock.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax import ingest, sampling
+from specjax.sampling import DRAFT, EMIT, NOISE, STOP, Sampling
+from specjax.types import Array, Draft, PyTree, Verdict, View, static, struct
+
+RUNNING, EOS, LENGTH, NONFINITE, BROKEN = range(5)
+FINISH = ("running", "eos", "length", "nonfinite", "broken")  # broken: the rule's law does not sum to one; the host raises
+
+
+@struct
+class Setup:
+    """Everything a decode loop is made of, except the target's parameters. Structure is static, numbers are leaves."""
+
+    model: object = static()  # the target, see types.Model
+    ladder: tuple[int, ...] = static()  # widths of verification, ascending; the last holds the drafter's largest draft
+    chunk: int = static()  # tokens of a prefill pass
+    drafter: PyTree
+    rule: PyTree
+    length: PyTree
+    sampling: Sampling
+    draft_sampling: Sampling
+    eos_E: Array  # int32; -1 matches no token
+    seed: Array  # a key
+
+
+class Counts(NamedTuple):
+    """Per row. drafted = accepted + rejected + cut: accepted drafts were committed, cut ones passed the rule but stood past the end."""
+
+    rounds_B: Array  # target passes in which the row was running
+    drafted_B: Array
+    accepted_B: Array
+    cut_B: Array
+
+
+class Trace(NamedTuple):
+    """What each round saw, [B, N] or [B, N, M]; rounds after a row's end are zero. Laws are those before coupled noise."""
+
+    root_BN: Array  # position of the root
+    drafted_BN: Array
+    stop_BN: Array  # node where the rule ended the round
+    committed_BN: Array
+    expected_BN: Array  # mean accepted drafts under the rule's law
+    token_BNM: Array  # drafted tokens; node 0 is the root
+    emitted_BN: Array
+    p_BNM: Array  # p and q at the token of each drafted node (0 at the root)
+    q_BNM: Array
+    overlap_BNM: Array  # 1 - TV(p, q) at each node with a child
+    law_BNM: Array  # the rule's stop law
+
+
+class State(NamedTuple):
+    """The decode state; donated from call to call."""
+
+    token_BS: Array
+    cursor_B: Array
+    limit_B: Array  # tokens at which the row is full: prompt + budget
+    finish_B: Array
+    id_B: Array  # uint32, the prompt's id
+    cache: PyTree
+    drafter: PyTree
+    length: PyTree
+    counts: Counts
+    trace: Trace
+    turn: Array  # rounds so far
+
+
+def start(setup: Setup, token_BS, prompt_B, budget_B, id_B, rounds: int, dtype) -> State:
+    """An empty state for prompts of prompt_B tokens in token_BS; `rounds` bounds the trace. Prefill comes next."""
+    B, S = token_BS.shape
+    M = setup.ladder[-1]
+    real = jnp.promote_types(dtype, jnp.float32)
+    zero = functools.partial(jnp.zeros, (B,), jnp.int32)
+    int_BN, real_BNM = jnp.zeros((B, rounds), jnp.int32), jnp.zeros((B, rounds, M), real)
+    trace = Trace(
+        *[int_BN] * 4,
+        jnp.zeros((B, rounds), real),
+        jnp.zeros((B, rounds, M), jnp.int32),
+        int_BN,
+        *[real_BNM] * 4,
+    )
+    return State(
+        token_BS=token_BS,
+        cursor_B=prompt_B - 1,
+        limit_B=prompt_B + budget_B,
+        finish_B=jnp.where(budget_B > 0, RUNNING, LENGTH),
+        id_B=id_B,
+        cache=setup.model.init_cache(B, S, dtype),
+        drafter=None,
+        length=setup.length.init(B),
+        counts=Counts(zero(), zero(), zero(), zero()),
+        trace=jax.tree.map(jnp.copy, trace),  # a donated state may hold no array twice
+        turn=jnp.int32(0),
+    )
+
+
+@functools.partial(jax.jit, donate_argnames="state")
+def prefill(setup: Setup, params, state: State) -> State:
+    """Feed every prompt but its newest token, and let the drafter take in the prompt."""
+    cache = ingest.prefill(setup.model, params, state.cache, state.token_BS, state.cursor_B, setup.chunk)
+    view = View(params, cache, state.token_BS, state.cursor_B)
+    return state._replace(cache=cache, drafter=setup.drafter.init(setup.drafter.params, view))
+
+
+@functools.partial(jax.jit, donate_argnames="state")
+def generate(setup: Setup, params, state: State) -> State:
+    """Rounds until every row has finished, as one program."""
+    return jax.lax.while_loop(
+        lambda s: jnp.any(s.finish_B == RUNNING), functools.partial(decode_round, setup, params), state
+    )
+
+
+@functools.partial(jax.jit, donate_argnames="state")
+def step(setup: Setup, params, state: State) -> State:
+    """One round, for a driver on the host."""
+    return decode_round(setup, params, state)
+
+
+def decode_round(setup: Setup, params, state: State) -> State:
+    """Offer and ask, draft, then verify, judge and commit at the narrowest rung that holds what was drafted.
+
+    A `while_loop` that turns 0 or 1 times is a switch that copies no cache; `lax.switch` would copy all of it every round.
+    """
+    ask_B = _ask(setup, state)
+    root_B = jnp.take_along_axis(state.token_BS, state.cursor_B[:, None], axis=1)[:, 0]
+    view = View(params, state.cache, state.token_BS, state.cursor_B)
+    draw = Draw(setup, state)
+    draft, drafter, view = setup.drafter.propose(setup.drafter.params, state.drafter, view, root_B, ask_B, draw)
+    state = state._replace(cache=view.cache, drafter=drafter)
+    if len(setup.ladder) == 1:
+        return _finish_round(setup, params, draft, setup.ladder[0], state)
+    needed = jnp.max(jnp.sum(draft.tree.valid_M, axis=-1))
+    below = 0
+    for width in setup.ladder:
+        turns = (needed > below) & (needed <= width)
+        body = functools.partial(_finish_round, setup, params, draft, width)
+        _, state = jax.lax.while_loop(
+            lambda c: c[0], lambda c, body=body: (jnp.zeros((), bool), body(c[1])), (turns, state)
+        )
+        below = width
+    return state
+
+
+def _ask(setup: Setup, state: State):
+    """ask_B: what the policy wants of the offer, never more than budget left - 1 or the widest rung; finished rows ask 0."""
+    offer_B = setup.drafter.offer(state.drafter)
+    left_B = state.limit_B - state.cursor_B - 1
+    most_B = jnp.minimum(jnp.minimum(offer_B, left_B - 1), setup.ladder[-1] - 1)
+    ask_B = jnp.clip(setup.length.choose(state.length, offer_B), 0, jnp.maximum(most_B, 0))
+    return jnp.where(state.finish_B == RUNNING, ask_B, 0)
+
+
+class Draw:
+    """The loop's coin as a drafter sees it (`types.Draw`). Keyed by the root's position and the node: noise that a rule has looked at is
+    never drawn again. Under coupled sampling it is the position's own noise, which the target uses too."""
+
+    def __init__(self, setup: Setup, state: State):
+        self.setup, self.state = setup, state
+
+    def law(self, logits):
+        return sampling.law(logits[..., : self.setup.model.vocab], self.setup.draft_sampling)
+
+    def __call__(self, law_BV, node, depth=None):
+        setup, state = self.setup, self.state
+        if setup.sampling.coupled:
+            place = (state.cursor_B + (node if depth is None else depth),)
+            return sampling.draw(sampling.key(setup.seed, NOISE, state.id_B, *place), law_BV)
+        if setup.draft_sampling.temperature is None:
+            return sampling.first_argmax(law_BV)
+        return sampling.draw(sampling.key(setup.seed, DRAFT, state.id_B, state.cursor_B, node), law_BV)
+
+    def keep_going(self, q_BV, depth):
+        return self.setup.length.keep_going(self.state.length, q_BV, depth)
+
+
+def _finish_round(setup: Setup, params, draft: Draft, width: int, state: State) -> State:
+    """Verify, judge, commit and roll back at one width."""
+    tree, token_BM, q_BMV = jax.tree.map(lambda x: x[:, :width], draft)
+    if not tree.chain:
+        raise NotImplementedError("only chains can be verified yet: the draft's tree must have chain=True")
+    hidden, taps, cache = setup.model.forward(
+        params, token_BM, state.cache, state.cursor_B, position_BT=state.cursor_B[:, None] + tree.depth_M
+    )
+    logits = setup.model.head(params, hidden)[..., : setup.model.vocab]
+    finite_BM = jnp.all(jnp.isfinite(logits), axis=-1)
+    p_BMV = sampling.law(jnp.where(finite_BM[..., None], logits, 0), setup.sampling)
+    if q_BMV is None:
+        q_BMV = sampling.one_hot(jnp.roll(token_BM, -1, axis=1), p_BMV)
+
+    running_B = state.finish_B == RUNNING
+    stop_BM, stop_B, emitted_B = _judge(setup, state, tree, token_BM, p_BMV, q_BMV)
+    state, committed_B = _commit(setup, state, token_BM, stop_B, emitted_B, finite_BM, stop_BM)
+    drafted_B = jnp.sum(tree.valid_M, axis=-1) - 1
+    p_BM, q_BM, overlap_BM = _compare(tree, token_BM, p_BMV, None if draft.q_BMV is None else q_BMV)
+    expected_B = jnp.sum(stop_BM * tree.depth_M, axis=-1)
+    verdict = Verdict(drafted_B, stop_B, committed_B, expected_B, overlap_BM)
+    view = View(params, cache, state.token_BS, state.cursor_B)
+    state = state._replace(
+        cache=cache,
+        drafter=setup.drafter.observe(setup.drafter.params, state.drafter, view, taps or None),
+        length=setup.length.observe(state.length, verdict),
+    )
+    row = Trace(
+        root_BN=state.cursor_B - committed_B,
+        drafted_BN=drafted_B,
+        stop_BN=stop_B,
+        committed_BN=committed_B,
+        expected_BN=expected_B,
+        token_BNM=token_BM,
+        emitted_BN=emitted_B,
+        p_BNM=p_BM,
+        q_BNM=q_BM,
+        overlap_BNM=overlap_BM,
+        law_BNM=stop_BM,
+    )
+    return _record(state, row, running_B)
+
+
+def _judge(setup: Setup, state: State, tree, token_BM, p_BMV, q_BMV):
+    """The rule's law, and one draw from it: (stop_BM, stop_B, emitted_B)."""
+    if setup.sampling.coupled:  # the target's own choice at every place; the rule sees it as a one-hot law
+        p_BMV = sampling.one_hot(sampling.draw(_key(setup, state, NOISE, tree.depth_M), p_BMV), p_BMV)
+        q_BMV = sampling.one_hot(jnp.roll(token_BM, -1, axis=1), p_BMV)
+    law = jax.vmap(setup.rule)(tree, token_BM, p_BMV, q_BMV)
+    stop_B = sampling.draw_node(sampling.key(setup.seed, STOP, state.id_B, state.cursor_B), law.stop_M)
+    emit_BV = jax.vmap(lambda emit_MV, stop: emit_MV[stop])(law.emit_MV, stop_B)
+    if setup.sampling.one_hot:
+        return law.stop_M, stop_B, sampling.first_argmax(emit_BV)
+    return law.stop_M, stop_B, sampling.draw(_key(setup, state, EMIT, stop_B), emit_BV)
+
+
+def _key(setup: Setup, state: State, purpose: int, depth):
+    """Keys of the tokens that follow nodes at depth [B] or [B, M]: their absolute position is the place."""
+    row = (slice(None),) + (None,) * (depth.ndim - 1)
+    return sampling.key(setup.seed, purpose, state.id_B[row], state.cursor_B[row] + depth + 1)
+
+
+def _commit(setup: Setup, state: State, token_BM, stop_B, emitted_B, finite_BM, stop_BM):
+    """Append the accepted drafts and the emitted token, cut at the first EOS and at the budget: (state, committed_B)."""
+    running_B = state.finish_B == RUNNING
+    place = jnp.arange(token_BM.shape[1])
+    block_BM = jnp.where(place < stop_B[:, None], jnp.roll(token_BM, -1, axis=1), emitted_B[:, None])
+    known_B = jnp.take_along_axis(finite_BM, stop_B[:, None], axis=1)[:, 0]  # is there a law to emit from
+    count_B = stop_B + known_B
+    eos_BM = jnp.any(block_BM[..., None] == setup.eos_E, axis=-1) & (place < count_B[:, None])
+    ended_B = jnp.any(eos_BM, axis=-1)
+    count_B = jnp.where(ended_B, jnp.argmax(eos_BM, axis=-1) + 1, count_B)
+    count_B = jnp.where(running_B, count_B, 0)
+    cursor_B = state.cursor_B + count_B
+
+    finish_B = jnp.where(cursor_B + 1 >= state.limit_B, LENGTH, RUNNING)
+    finish_B = jnp.where(known_B, finish_B, NONFINITE)
+    finish_B = jnp.where(ended_B, EOS, finish_B)
+    whole_B = jnp.abs(jnp.sum(stop_BM, axis=-1) - 1) < 1e-3
+    finish_B = jnp.where(whole_B, finish_B, BROKEN)
+    finish_B = jnp.where(running_B, finish_B, state.finish_B)
+
+    at_BS = jnp.arange(state.token_BS.shape[1]) - state.cursor_B[:, None] - 1
+    new_BS = jnp.take_along_axis(block_BM, jnp.clip(at_BS, 0, block_BM.shape[1] - 1), axis=1)
+    token_BS = jnp.where((at_BS >= 0) & (at_BS < count_B[:, None]), new_BS, state.token_BS)
+
+    kept_B = jnp.minimum(stop_B, count_B)
+    counts = Counts(
+        rounds_B=state.counts.rounds_B + running_B,
+        drafted_B=state.counts.drafted_B,
+        accepted_B=state.counts.accepted_B + jnp.where(running_B, kept_B, 0),
+        cut_B=state.counts.cut_B + jnp.where(running_B, stop_B - kept_B, 0),
+    )
+    return state._replace(token_BS=token_BS, cursor_B=cursor_B, finish_B=finish_B, counts=counts), count_B
+
+
+def _compare(tree, token_BM, p_BMV, q_BMV):
+    """(p_BM, q_BM, overlap_BM): both laws at each drafted token, and 1 - TV of each node whose child was drafted."""
+    has_BM = jnp.pad(tree.valid_M[:, 1:], ((0, 0), (0, 1)))
+    child_BM1 = jnp.roll(token_BM, -1, axis=1)[..., None]
+    p_BM = jnp.take_along_axis(p_BMV, child_BM1, axis=-1)[..., 0]
+    if q_BMV is None:  # a certain draft: q is 1 at its token, and the overlap is p there
+        q_BM, overlap_BM = jnp.ones_like(p_BM), p_BM
+    else:
+        q_BM = jnp.take_along_axis(q_BMV, child_BM1, axis=-1)[..., 0]
+        overlap_BM = jnp.sum(jnp.minimum(p_BMV, q_BMV), axis=-1)
+    p_BM, q_BM, overlap_BM = (jnp.where(has_BM, x, 0) for x in (p_BM, q_BM, overlap_BM))
+    return jnp.roll(p_BM, 1, axis=1), jnp.roll(q_BM, 1, axis=1), overlap_BM
+
+
+def _record(state: State, row: Trace, running_B) -> State:
+    """Write one round into the trace, zero for rows that had finished, and count its drafts."""
+
+    def put(all_BN, new_B):
+        new_B = jnp.where(running_B.reshape(-1, *[1] * (new_B.ndim - 1)), new_B, 0).astype(all_BN.dtype)
+        if new_B.ndim == 2:
+            new_B = jnp.pad(new_B, ((0, 0), (0, all_BN.shape[2] - new_B.shape[1])))
+        return jax.lax.dynamic_update_slice_in_dim(all_BN, new_B[:, None], state.turn, axis=1)
+
+    drafted_B = state.counts.drafted_B + jnp.where(running_B, row.drafted_BN, 0)
+    return state._replace(
+        trace=jax.tree.map(put, state.trace, row),
+        turn=state.turn + 1,
+        counts=state.counts._replace(drafted_B=drafted_B),
+    )

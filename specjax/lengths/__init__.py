@@ -1,0 +1,5 @@
+"""Length policies: how many tokens to draft."""
+
+from specjax.lengths.fixed import Fixed
+
+__all__ = ["Fixed"]

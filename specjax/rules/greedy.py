@@ -1,0 +1,22 @@
+"""Greedy matching: keep drafts while they are the target's most likely token (Stern et al., 1811.03115)."""
+
+from __future__ import annotations
+
+from specjax.rules import chain
+from specjax.sampling import first_argmax, one_hot
+from specjax.types import Law, Tree, struct
+
+
+@struct
+class Greedy:
+    """Accept x iff x = argmax p (first index); always emit argmax p. Exact where p is one-hot: greedy or coupled sampling."""
+
+    name = "greedy"
+    exact = True
+    one_hot_only = True
+    paper = "Stern et al. 2018, 1811.03115"
+    equation = "accept iff x = argmax p; emit argmax p"
+
+    def __call__(self, tree: Tree, token_M, p_MV, q_MV) -> Law:
+        best_MV = one_hot(first_argmax(p_MV), p_MV)
+        return chain.law(tree, chain.at_child(token_M, best_MV), best_MV, best_MV)

@@ -1,0 +1,183 @@
+"""From logits to a law, and from a law to a token: the only place where either is done, for target and draft alike.
+
+Filters apply in this order: temperature, top-k, top-p (on what top-k left), min-p. Each keeps *every token at least as likely as a
+threshold*, so tokens tied with the last one kept are kept, and the most likely token always survives. No filter sorts the vocabulary.
+
+Every draw has a key of its own (`key`): a purpose, the prompt's id and places. No key serves two draws; only the noise of coupled
+sampling comes back at the same position, because the output is then a function of that noise alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax.types import Array, static, struct
+
+GREEDY_BELOW = 1e-5  # temperatures under it are a one-hot law
+DRAFT, STOP, EMIT, NOISE = range(4)  # purposes of a draw
+_TOP = 64  # this many largest values are tried before bisecting the whole vocabulary
+
+
+@struct
+class Sampling:
+    """How a law is made from logits. Numbers are leaves: another value compiles nothing. None leaves the step out of the program.
+
+    temperature None is greedy: a one-hot law, without softmax or noise. coupled: shared Gumbel noise per position (2408.07978).
+    """
+
+    temperature: float | Array | None = None
+    top_k: int | Array | None = None
+    top_p: float | Array | None = None
+    min_p: float | Array | None = None
+    coupled: bool = static(default=False)
+
+    @property
+    def one_hot(self) -> bool:
+        """Whether the tokens this sampling emits are certain once the logits (and the noise, if coupled) are known."""
+        return self.temperature is None or self.coupled
+
+
+def checked(sampling: Sampling, name: str = "sampling") -> Sampling:
+    """Host side: validate the numbers, give them one dtype, and make a temperature of zero the greedy structure.
+
+    Raises:
+      ValueError: a number is out of its range.
+    """
+    t, k, top_p, min_p = sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
+    _within(f"{name}.temperature", t, 0, math.inf)
+    _within(f"{name}.top_k", k, 1, math.inf)
+    _within(f"{name}.top_p", top_p, 0, 1)
+    _within(f"{name}.min_p", min_p, 0, 1)
+    if t is None or t < GREEDY_BELOW:
+        return Sampling()  # no filter or noise changes the most likely token
+    number = lambda x, dtype: None if x is None else np.asarray(x, dtype)
+    return dataclasses.replace(
+        sampling,
+        temperature=number(t, np.float32),
+        top_k=number(k, np.int32),
+        top_p=number(top_p, np.float32),
+        min_p=number(min_p, np.float32),
+    )
+
+
+def _within(name, value, low, high):
+    if value is not None and not low <= value <= high:
+        raise ValueError(f"{name}={value} must be between {low} and {high}")
+
+
+# ---------------------------------------------------------------- laws
+
+
+def law(logits, sampling: Sampling):
+    """The law of the next token, [..., V], float32 or wider, from finite logits [..., V]; -inf forbids a token."""
+    x = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    if sampling.temperature is None:
+        return one_hot(first_argmax(x), x)
+    cold = jnp.asarray(sampling.temperature) < GREEDY_BELOW
+    temperature = jnp.where(cold, 1, jnp.asarray(sampling.temperature)).astype(x.dtype)
+    x_V = (x - jnp.max(x, axis=-1, keepdims=True)) / temperature  # 0 at the most likely token
+    mass = jnp.exp(x_V)
+    if sampling.top_k is not None:
+        goal = jnp.asarray(sampling.top_k).astype(x.dtype)
+        mass = jnp.where(x_V >= _threshold(x_V, jnp.ones_like(x_V), goal), mass, 0)
+    if sampling.top_p is not None:
+        goal = jnp.asarray(sampling.top_p).astype(x.dtype) * jnp.sum(mass, axis=-1, keepdims=True)
+        mass = jnp.where(x_V >= _threshold(x_V, mass, goal), mass, 0)
+    if sampling.min_p is not None:
+        mass = jnp.where(mass >= jnp.asarray(sampling.min_p).astype(x.dtype), mass, 0)
+    return jnp.where(cold, one_hot(first_argmax(x), x), mass / jnp.sum(mass, axis=-1, keepdims=True))
+
+
+def _threshold(x_V, weight_V, goal):
+    """The largest t, [..., 1], such that the tokens with x >= t weigh at least `goal` together; -inf if all weigh less.
+
+    The largest values settle nearly every row. A row they do not settle is bisected on the bits of t, where floats sort as integers:
+    exact, without a sort; a row's answer does not depend on its neighbours.
+    """
+    top, index = jax.lax.top_k(x_V, min(_TOP, x_V.shape[-1]))
+    weight = jnp.cumsum(jnp.take_along_axis(weight_V, index, axis=-1), axis=-1)
+    reached = weight >= goal
+    settled = (reached[..., -1:] & (jnp.argmax(reached, -1, keepdims=True) < top.shape[-1] - 1)) | (
+        top.shape[-1] == x_V.shape[-1]
+    )
+    guess = jnp.take_along_axis(top, jnp.argmax(reached, -1, keepdims=True), axis=-1)
+    guess = jnp.where(reached[..., -1:], guess, -jnp.inf)
+
+    bits_V = _sortable(x_V)
+    low = jnp.where(settled, 0, _sortable(jnp.full_like(guess, -jnp.inf)))
+    high = jnp.where(settled, 0, _sortable(top[..., :1]))
+
+    def halve(bounds):
+        low, high = bounds
+        middle = high - (high - low) // 2  # rounded up, so that low can reach high
+        enough = jnp.sum(jnp.where(bits_V >= middle, weight_V, 0), axis=-1, keepdims=True) >= goal
+        return jnp.where(enough, middle, low), jnp.where(enough, high, middle - 1)
+
+    low, _ = jax.lax.while_loop(lambda b: jnp.any(b[0] < b[1]), halve, (low, high))
+    return jnp.where(settled, guess, _from_sortable(low, x_V.dtype))
+
+
+def _sortable(x):
+    """Bits of a float as a signed integer that sorts as the float does."""
+    kind, mask = (jnp.int32, 0x7FFFFFFF) if x.dtype == jnp.float32 else (jnp.int64, 0x7FFFFFFFFFFFFFFF)
+    bits = jax.lax.bitcast_convert_type(x, kind)
+    return jnp.where(bits < 0, bits ^ mask, bits)
+
+
+def _from_sortable(bits, dtype):
+    mask = 0x7FFFFFFF if dtype == jnp.float32 else 0x7FFFFFFFFFFFFFFF
+    return jax.lax.bitcast_convert_type(jnp.where(bits < 0, bits ^ mask, bits), dtype)
+
+
+def first_argmax(x_V):
+    """Index of the first largest entry over the last axis; a maximum and a comparison, four times quicker than argmax here."""
+    place = jnp.where(x_V == jnp.max(x_V, axis=-1, keepdims=True), jnp.arange(x_V.shape[-1]), x_V.shape[-1] - 1)
+    return jnp.min(place, axis=-1).astype(jnp.int32)
+
+
+def one_hot(token, like_V):
+    """The law that is certain of `token` [...], in the shape and dtype of `like_V` [..., V]."""
+    return (jnp.arange(like_V.shape[-1]) == token[..., None]).astype(like_V.dtype)
+
+
+def residual(p_V, q_V):
+    """norm (p - q)_+ over the last axis: what is left to emit once min(p, q) was accepted; p itself where nothing is left."""
+    left = jnp.maximum(p_V - q_V, 0)
+    mass = jnp.sum(left, axis=-1, keepdims=True)
+    return jnp.where(mass > 0, left / jnp.where(mass > 0, mass, 1), p_V)
+
+
+# ---------------------------------------------------------------- draws
+
+
+def key(seed, purpose: int, *place):
+    """Keys in the broadcast shape of the places: fold in the purpose, then the prompt's id, then positions and nodes."""
+    place = jnp.broadcast_arrays(*place)
+    base = jax.random.fold_in(seed, purpose)
+    folded = jax.vmap(lambda *data: functools.reduce(jax.random.fold_in, data, base))(*(p.reshape(-1) for p in place))
+    return folded.reshape(place[0].shape)
+
+
+def noise(keys, vocab: int):
+    """Standard exponential noise E, float32, [..., V] for keys [...]; -log E is standard Gumbel noise."""
+    one = lambda k: -jnp.log(jax.random.uniform(k, (vocab,), jnp.float32, minval=jnp.finfo(jnp.float32).tiny))
+    return jax.vmap(one)(keys.reshape(-1)).reshape(*keys.shape, vocab)
+
+
+def draw(keys, law):
+    """A token of each law [..., V]: argmax law / E, which is argmax (log law + Gumbel) for two logarithms a token less."""
+    return first_argmax(law / noise(keys, law.shape[-1]))
+
+
+def draw_node(key_B, stop_BM):
+    """Where the round ends: the inverse of the cumulative `stop_BM` at one uniform a row, in node order."""
+    u_B = jax.vmap(lambda k: jax.random.uniform(k, dtype=jnp.float32))(key_B)
+    passed = jnp.cumsum(stop_BM, axis=-1) > u_B[:, None].astype(stop_BM.dtype)
+    last = stop_BM.shape[-1] - 1 - jnp.argmax((stop_BM > 0)[:, ::-1], axis=-1)  # if rounding leaves the sum under u
+    return jnp.where(jnp.any(passed, -1), jnp.argmax(passed, -1), last).astype(jnp.int32)

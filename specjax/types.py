@@ -1,0 +1,173 @@
+"""The letters of specjax, and what passes between its parts.
+
+Array names carry their shape:
+
+    B rows of the batch    T tokens fed in one call    S cache slots      K drafted tokens
+    M nodes of the draft tree, root included           W width of a rung  V vocabulary
+    D model width          H query heads               G key-value heads  R queries per group (H / G)
+    C size of one head     F feed-forward width        L layers           N rounds
+
+`p` is the target's law and `q` the draft's: the laws that are *sampled from*, after temperature and filters. A law is float32
+(float64 when x64 is on) and sums to one. This module imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+Array = jax.Array
+PyTree = Any
+
+
+def struct(cls):
+    """A frozen dataclass that is a pytree: `static()` fields are structure, all others are leaves (None is structure too)."""
+    cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    meta = [f.name for f in dataclasses.fields(cls) if f.metadata.get("static")]
+    data = [f.name for f in dataclasses.fields(cls) if not f.metadata.get("static")]
+    return jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=meta)
+
+
+def static(**kwargs):
+    """A field that is part of the compiled program: it must be hashable, and another value is another program."""
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+# ---------------------------------------------------------------- what passes between the parts
+
+
+class Cache(NamedTuple):
+    """Keys and values, one array a layer. Slot s holds the token at position s; slots at or past a row's cursor are garbage."""
+
+    k: tuple[Array, ...]  # L arrays [B, G, S, C]; see models/cache.py
+    v: tuple[Array, ...]
+
+
+@struct
+class Tree:
+    """The shape of a draft, in topological order; node 0 is the root, the newest committed token.
+
+    A chain of n drafts is 0 -> 1 -> ... -> n. `valid_M` is closed under parent; whatever stands at invalid nodes is garbage.
+    """
+
+    parent_M: Array  # int32, the root is its own parent
+    depth_M: Array  # int32, 0 at the root
+    rank_M: Array  # int32, place among the siblings
+    valid_M: Array  # bool
+    drawn: str = static()  # how children were drawn: 'iid', 'without_replacement' or 'fixed'
+    chain: bool = static(default=True)  # every node's parent is the node before it
+
+
+class Draft(NamedTuple):
+    """What a drafter proposes, batched: tokens of a tree, and the laws its nodes' children were drawn from."""
+
+    tree: Tree  # leaves [B, M]
+    token_BM: Array  # int32; node 0 is the root
+    q_BMV: Array | None  # row m: the law from which the children of m were drawn; None: each child is certain (one-hot q)
+
+
+class Law(NamedTuple):
+    """What an acceptance rule answers, for one row. A rule contains no randomness: the loop draws from this once."""
+
+    stop_M: Array  # probability that the round ends at node m (node 0: nothing accepted)
+    emit_MV: Array  # law of the token emitted after ending at node m
+
+
+class View(NamedTuple):
+    """The target as a drafter may see it, between rounds. The cache holds every committed token except the newest."""
+
+    params: PyTree
+    cache: PyTree
+    token_BS: Array  # int32: prompt and output; garbage past the cursor
+    cursor_B: Array  # int32: tokens in the cache; token_BS[b, cursor_B[b]] is the newest token, the root of the round
+
+
+class Verdict(NamedTuple):
+    """How a round ended, per row: what a length policy may learn from."""
+
+    drafted_B: Array  # int32
+    accepted_B: Array  # int32, by the rule, before any cut
+    committed_B: Array  # int32, tokens the row gained; 0 for a row that was finished before the round
+    expected_B: Array  # float, mean accepted drafts under the rule's law
+    overlap_BM: Array  # float, 1 - TV(p, q) at each node, 0 where no child was drafted
+
+
+# ---------------------------------------------------------------- the four things that plug in
+
+
+class Model(Protocol):
+    """A language model without its parameters: static and hashable."""
+
+    vocab: int  # rows of the head that stand for real tokens; the head may be padded beyond
+
+    def init_cache(self, batch: int, size: int) -> PyTree: ...
+
+    def forward(self, params, token_BT, cache, cursor_B, *, position_BT=None, mask=None, layers=None, taps=()):
+        """Feed T tokens a row at the row's cursor; returns (hidden_BTD, taps, cache). Writes at the cursor, does not move it.
+
+        position_BT: default cursor + t. mask: bool [B, T, T], which fed tokens each fed token sees (default: causal); the slots
+        before the cursor are always seen. layers: a range of layers to run. taps: layers whose output is returned too.
+        """
+
+    def head(self, params, hidden) -> Array:
+        """Logits [..., V or more] of hidden states [..., D]."""
+
+
+class Draw(Protocol):
+    """The loop's coin, lent to a drafter; no raw key reaches it."""
+
+    def __call__(self, law_BV: Array, node: int | Array, depth: int | Array | None = None) -> Array:
+        """One token a row from law_BV for node `node` of the tree at depth `depth` (default: `node`, a chain)."""
+
+    def keep_going(self, q_BV: Array, depth: int | Array) -> Array:
+        """Whether each row's length policy wants the token at `depth`, given its law; asked *before* that token is drawn."""
+
+    def law(self, logits_BV: Array) -> Array:
+        """The draft's law: logits after the draft's temperature and filters."""
+
+
+class Drafter(Protocol):
+    """Proposes tokens. `params` are its own (None without)."""
+
+    params: PyTree
+
+    def init(self, params, view: View) -> PyTree:
+        """State after the target's prefill."""
+
+    def offer(self, state) -> Array:
+        """offer_B: how many tokens it could draft now."""
+
+    def propose(self, params, state, view: View, root_B, ask_B, draw: Draw) -> tuple[Draft, PyTree, View]:
+        """Draft at most ask_B tokens a row. The view is returned, written or not."""
+
+    def observe(self, params, state, committed: View, features) -> PyTree:
+        """After a round: `committed` is the target's new view, `features` the taps of the verification (None without)."""
+
+
+class Rule(Protocol):
+    exact: bool
+    paper: str
+    equation: str
+
+    def __call__(self, tree: Tree, token_M: Array, p_MV: Array, q_MV: Array) -> Law:
+        """For one row; the loop vmaps. Row m of p is the target's law after node m."""
+
+
+class Length(Protocol):
+    """Decides how many tokens to draft. Pure: no clock, no batch, no rung."""
+
+    def init(self, batch: int) -> PyTree: ...
+
+    def choose(self, state, offer_B: Array) -> Array:
+        """ask_B."""
+
+    def keep_going(self, state, q_BV: Array, depth) -> Array:
+        """bool_B, before the token at `depth` (1 is the first draft) is drawn from q."""
+
+    def observe(self, state, verdict: Verdict) -> PyTree: ...
+
+
+Processor = Callable[[Array, Array, Array], Array]  # (logits_V, token_S of the path, its length) -> logits_V

@@ -1,0 +1,105 @@
+"""Imports go downward only: who may import whom, in one table. The longest prefix that fits a module is its row."""
+
+import ast
+import importlib.util
+import pathlib
+
+import specjax
+
+CORE = ["types", "sampling", "ingest", "decode"]
+PLUGINS = ["models", "drafters", "rules", "lengths"]
+ALLOWED = {  # module of specjax -> those it may import, with all below them; '' is specjax/__init__.py, the API
+    "types": [],
+    "sampling": ["types"],
+    "ingest": ["types"],
+    "decode": ["types", "sampling", "ingest"],
+    "reference": [],
+    "models": ["types", "models"],
+    "drafters": ["types", "sampling", "ingest", "models", "drafters"],
+    "rules": ["types", "sampling", "rules"],
+    "lengths": ["types", "theory", "lengths"],
+    "theory": ["theory"],
+    "prompts": ["models.load.fetch"],
+    "": [*CORE, *PLUGINS],
+    "bench": ["", *CORE, *PLUGINS, "theory", "prompts", "bench"],
+    "report": ["types", "theory", "bench", "report"],
+    "build": ["", *CORE, *PLUGINS, "theory", "prompts", "bench"],
+    "run": ["", *CORE, *PLUGINS, "theory", "prompts", "bench", "report", "build"],
+}
+OUTSIDE = {  # package that is not ours -> the only modules of specjax that may import it
+    "flax": ["models.border", "models.layers", "models.transformer"],
+    "ml_collections": ["build", "run"],
+    "torch": [],
+    "transformers": [],
+    "llama_cpp": [],
+}
+
+
+def covers(prefix, name):
+    return name == prefix or (prefix != "" and name.startswith(prefix + "."))
+
+
+def module_name(path, root):
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+
+
+def imports(path, package, modules):
+    """Absolute names of all that a file imports; `from a import b` is a.b where that is a module, else a."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            yield from (full if (full := f"{base}.{alias.name}") in modules else base for alias in node.names)
+
+
+def violations(root):
+    paths = {module_name(path, root): path for path in sorted(root.rglob("*.py"))}
+    modules = {f"specjax.{name}" for name in paths} | {"specjax." + name.rpartition(".")[0] for name in paths}
+    for name, path in paths.items():
+        rows = [row for row in ALLOWED if covers(row, name)]
+        if not rows:
+            yield f"{name}: has no row in ALLOWED"
+            continue
+        package = ".".join(["specjax", *path.parent.relative_to(root).parts])
+        allowed = ALLOWED[max(rows, key=len)]
+        for target in imports(path, package, modules):
+            top, _, rest = target.partition(".")
+            ours = top == "specjax" and not any(covers(prefix, rest) for prefix in allowed)
+            outside = top in OUTSIDE and not any(covers(prefix, name) for prefix in OUTSIDE[top])
+            if ours or outside:
+                yield f"{path.relative_to(root)} imports {target}"
+
+
+def test_imports_go_downward_only():
+    assert list(violations(pathlib.Path(specjax.__path__[0]))) == []
+
+
+def test_reference_is_independent_of_jax():
+    path = pathlib.Path(specjax.__path__[0]) / "reference.py"
+    assert not {"jax", "jaxlib", "flax"} & {name.partition(".")[0] for name in imports(path, "specjax", set())}
+
+
+def test_a_planted_import_is_found(tmp_path):
+    for name, text in {
+        "types.py": "import jax\nfrom specjax import decode\n",
+        "decode.py": "from specjax.types import Law\nfrom . import types\n",
+        "rules/greedy.py": "def rule():\n    import specjax.bench.measure\n",
+        "rules/block.py": "from .greedy import rule\nfrom ..build import build\n",
+        "models/layers.py": "from flax import nnx\n",
+        "models/toy.py": "from flax import nnx\n",
+        "build.py": "import ml_collections\nfrom specjax import generate\n",
+        "models/load/gguf.py": "import gguf\nfrom specjax import generate\n",
+        "spare.py": "",
+        "bench/measure.py": "from specjax import rules\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert set(violations(tmp_path)) == {
+        "types.py imports specjax.decode",
+        "rules/greedy.py imports specjax.bench.measure",
+        "rules/block.py imports specjax.build",
+        "models/toy.py imports flax",
+        "models/load/gguf.py imports specjax",
+        "spare: has no row in ALLOWED",
+    }

@@ -1,0 +1,140 @@
+"""Hugging Face folders: what is read, and what is refused by name."""
+
+import json
+import pathlib
+import shutil
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from specjax.models.config import ModelConfig
+from specjax.models.load import hf
+
+GOLDENS = pathlib.Path(__file__).parent / "goldens"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return shutil.copytree(GOLDENS / "llama_tied_grouped", tmp_path / "model")
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    return shutil.copytree(GOLDENS / "llama_sharded", tmp_path / "model")
+
+
+def edit(folder, **changes):
+    raw = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in raw.items() if v != "absent"}))
+
+
+def rewrite(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    save_file(change(tensors) or tensors, folder / "model.safetensors")
+
+
+def test_config_is_read(folder):
+    assert hf.load(folder, np.float32)[0] == ModelConfig(
+        vocab=48, width=16, layers=2, heads=4, kv_heads=2, head_size=6, ff=24, tied=True, max_positions=64,
+        norm_eps=1e-5, rope_theta=500.0,
+    )  # fmt: skip
+
+
+def test_config_of_older_transformers(folder):
+    edit(folder, rope_parameters="absent", rope_theta=250.0, num_key_value_heads="absent", head_dim="absent")
+    tensors = load_file(folder / "model.safetensors")
+    for name in tensors:
+        if "self_attn" in name:
+            tensors[name] = np.zeros((16, 16), np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    config, _ = hf.load(folder, np.float32)
+    assert (config.rope_theta, config.kv_heads, config.head_size) == (250.0, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "rope_scaling.rope_type='llama3'"),
+        ({"rope_parameters": "absent", "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type='linear'"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
+        ({"attention_bias": True}, "attention_bias=True"),
+        ({"mlp_bias": True}, "mlp_bias=True"),
+        ({"sliding_window": 4096}, "sliding_window=4096"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config="),
+        ({"architectures": ["MistralForCausalLM"]}, "architecture 'MistralForCausalLM' is not supported"),
+        ({"architectures": None}, "architecture None is not supported; supported: LlamaForCausalLM"),
+        ({"hidden_size": "absent"}, "config.json has no hidden_size"),
+        ({"vocab_size": 50}, r"embed_tokens.weight has shape \[48, 16\], should be \[50, 16\]"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings=False, but the file has no lm_head.weight"),
+    ],
+)
+def test_refusals(folder, changes, message):
+    edit(folder, **changes)
+    with pytest.raises(ValueError, match=message):
+        hf.load(folder, np.float32)
+
+
+def test_bfloat16_weights_are_read_exactly(folder):
+    before = hf.load(folder, np.float32)[1]["layers"]["1"]["down_FD"]
+    rewrite(folder, lambda tensors: {name: w.astype(ml_dtypes.bfloat16) for name, w in tensors.items()})
+    after = hf.load(folder, np.float32)[1]["layers"]["1"]["down_FD"]
+    np.testing.assert_array_equal(after, before.astype(ml_dtypes.bfloat16).astype(np.float32))
+    assert hf.load(folder, "bfloat16")[1]["embed_VD"].dtype == ml_dtypes.bfloat16
+
+
+def test_integer_weights_are_refused(folder):
+    rewrite(folder, lambda tensors: tensors.update({"model.norm.weight": np.ones(16, np.int8)}))
+    with pytest.raises(ValueError, match=r"tensor model\.norm\.weight is stored as I8"):
+        hf.load(folder, np.float32)
+
+
+def test_shards_are_joined(sharded):
+    config, params = hf.load(sharded, np.float32)
+    assert len(hf.weight_files(sharded)) == 4
+    assert (config.tied, list(params["layers"])) == (False, ["0", "1"])
+
+
+def test_absent_shard_is_named(sharded):
+    (sharded / "model-00003-of-00004.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"^no model-00003-of-00004\.safetensors in the folder"):
+        hf.load(sharded, np.float32)
+
+
+def test_tensor_in_two_shards_is_refused(sharded):
+    first, second, *_ = hf.weight_files(sharded)
+    tensors = load_file(first)
+    save_file(load_file(second) | dict([next(iter(tensors.items()))]), second)
+    with pytest.raises(ValueError, match="stands in two shards"):
+        hf.load(sharded, np.float32)
+
+
+def test_tensor_that_the_index_does_not_name_is_left_over(sharded):
+    first = hf.weight_files(sharded)[0]
+    save_file(load_file(first) | {"stray": np.zeros(1, np.float32)}, first)
+    with pytest.raises(ValueError, match="not known to this family: stray"):
+        hf.load(sharded, np.float32)
+
+
+def test_truncated_file(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(ValueError, match=r"model\.safetensors is not a whole safetensors file"):
+        hf.load(folder, np.float32)
+
+
+def test_pickles_are_never_read(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"\(pytorch_model\.bin is a pickle, and those are never read\)"):
+        hf.load(folder, np.float32)
+
+
+@pytest.mark.parametrize(("text", "message"), [(None, "no config.json in the folder"), ("{", "config.json is not valid JSON")])
+def test_bad_config_file(folder, text, message):
+    (folder / "config.json").unlink()
+    if text:
+        (folder / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        hf.load(folder, np.float32)

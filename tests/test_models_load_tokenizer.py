@@ -1,0 +1,195 @@
+"""Tokenizers: round trips, special tokens, chats through sandboxed templates, and comparing two vocabularies."""
+
+import json
+import types
+
+import pytest
+import real_model
+import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+
+from specjax.models.load import tokenizer as loading
+from specjax.models.load.tokenizer import Tokenizer
+
+LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
+SPECIAL = ["<s>", "</s>", "<|end|>"]
+MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "hello"), ("1", "2")]
+TOKENS = SPECIAL + LETTERS + ["".join(pair) for pair in MERGES]
+CHAT = "{% for m in messages %}<s>{{ m['content'] }}<|end|>{% endfor %}"
+
+
+def backend():
+    made = tokenizers.Tokenizer(models.BPE({token: i for i, token in enumerate(TOKENS)}, MERGES))
+    made.pre_tokenizer = pre_tokenizers.Sequence(loading.PRE_TOKENIZERS["smollm"]())
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    return made
+
+
+def fields(**changes):
+    """A GGUF file, as far as the tokenizer reads it."""
+    table = {
+        "model": "gpt2", "pre": "smollm", "tokens": TOKENS, "token_type": [3] * 3 + [1] * (len(TOKENS) - 3),
+        "merges": [" ".join(pair) for pair in MERGES], "bos_token_id": 0, "eos_token_id": 1, "eot_token_id": 2,
+    } | changes  # fmt: skip
+    table = {f"tokenizer.ggml.{key}": value for key, value in table.items()}
+    return types.SimpleNamespace(get=lambda key, default=None: table.get(key, default), need=table.__getitem__)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = backend()
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    made.enable_truncation(4)
+    made.enable_padding(length=4)
+    made.save(str(tmp_path / "tokenizer.json"))
+    put(tmp_path, "tokenizer_config.json", {"bos_token": {"content": "<s>"}, "eos_token": "</s>", "chat_template": CHAT})
+    put(tmp_path, "generation_config.json", {"eos_token_id": [2, 1]})
+    return tmp_path
+
+
+def put(folder, name, content):
+    (folder / name).write_text(json.dumps(content))
+
+
+def test_folder(folder):
+    tokenizer = loading.from_folder(folder)
+    assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.add_bos) == (0, (1, 2), True)
+    assert (tokenizer.vocab_size, tokenizer.has_template) == (len(TOKENS), True)
+    long = "hello" * 9
+    assert tokenizer.encode(long, add_bos=False) == [TOKENS.index("hello")] * 9  # neither truncated nor padded
+    assert tokenizer.encode(long) == [0] + [TOKENS.index("hello")] * 9
+
+
+def test_config_may_switch_bos_off(folder):
+    put(folder, "tokenizer_config.json", {"bos_token": "<s>", "add_bos_token": False})
+    assert loading.from_folder(folder).encode("hello") == [TOKENS.index("hello")]
+
+
+def test_template_file_goes_before_the_config(folder):
+    (folder / "chat_template.jinja").write_text("file")
+    assert loading.from_folder(folder).render([]) == "file"
+
+
+def test_default_of_several_templates(folder):
+    several = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+    put(folder, "tokenizer_config.json", {"chat_template": several})
+    assert loading.from_folder(folder).render([]) == "plain"
+
+
+def test_folder_without_tokenizer(tmp_path):
+    assert loading.from_folder(tmp_path) is None
+    (tmp_path / "tokenizer.model").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"tokenizer\.model without tokenizer\.json is not supported"):
+        loading.from_folder(tmp_path)
+
+
+def test_gguf_tables_give_the_same_ids():
+    ours, wanted = loading.from_gguf(fields()), backend()
+    text = " hello hello12 3\n\nnaïve 日本 <|end|>hello"
+    assert ours.encode(text) == wanted.encode(text).ids
+    assert [ours.token(i) for i in ours.encode("hello12")] == ["hello", "1", "2"]  # digits stand alone
+    assert ours.decode(ours.encode(text), skip_special=False) == text
+    assert ours.decode(ours.encode(text)) == text.replace("<|end|>", "")
+    assert (ours.bos_id, ours.eos_ids, ours.add_bos, ours.has_template) == (0, (1, 2), False, False)
+
+
+def test_gguf_padding_tokens_are_no_tokens():
+    padded = fields(tokens=[*TOKENS, "[PAD0]", "[PAD1]"], token_type=[3] * 3 + [1] * (len(TOKENS) - 3) + [5, 5])
+    assert loading.from_gguf(padded).vocab_size == len(TOKENS)
+
+
+def test_gguf_user_defined_token_is_text():
+    types_ = [3, 3, 4] + [1] * (len(TOKENS) - 3)
+    ours = loading.from_gguf(fields(token_type=types_))
+    assert ours.encode("a<|end|>") == [TOKENS.index("a"), 2]
+    assert ours.decode([0, 2]) == "<|end|>"
+
+
+@pytest.mark.parametrize(("field", "value"), [("model", "llama"), ("pre", "qwen2")])
+def test_gguf_kinds_are_refused_by_name(field, value):
+    with pytest.raises(ValueError, match=f"tokenizer.ggml.{field}='{value}' is not supported"):
+        loading.from_gguf(fields(**{field: value}))
+
+
+def test_gguf_without_tokenizer():
+    assert loading.from_gguf(fields(model=None)) is None
+
+
+def make(template=None, **options):
+    return Tokenizer(backend(), **{"bos_id": 0, "eos_ids": (1,), "template": template} | options)
+
+
+@pytest.mark.parametrize("template", ["{{ bos_token }}hello", "hello"])
+@pytest.mark.parametrize("add_bos", [True, False])
+def test_bos_neither_missing_nor_doubled(template, add_bos):
+    wanted = [0] if add_bos or "bos" in template else []
+    assert make(template, add_bos=add_bos).chat([]) == [*wanted, TOKENS.index("hello")]
+
+
+def test_add_bos_without_bos():
+    with pytest.raises(ValueError, match="add_bos=True, but this tokenizer has no BOS token"):
+        make(bos_id=None).encode("a", add_bos=True)
+
+
+def test_chat_recognises_special_tokens():
+    assert make(CHAT).chat([{"role": "user", "content": "hello"}]) == [0, TOKENS.index("hello"), 2]
+
+
+def test_template_runs_as_in_transformers():
+    template = """{%- for m in messages %}
+    {% if m.role == 'skip' %}
+        {% continue %}
+    {% endif %}
+{{ m.content | tojson }}
+{% endfor %}
+{% if add_generation_prompt and tools is none %}{{ bos_token ~ eos_token }}{% endif %}"""
+    chat = [{"role": "user", "content": "<é'>"}, {"role": "skip", "content": "x"}]
+    assert make(template).render(chat) == '"<é\'>"\n<s></s>'
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "refused the messages: roles must alternate"),
+        ("{{ messages.append(1) }}", "refused the messages: .*unsafe|not safely"),
+        ("{{ ''.__class__.__mro__ }}", "refused the messages: access to attribute '__class__'"),
+        ("{% for %}", "refused the messages"),
+    ],
+)
+def test_template_cannot_misbehave(template, message):
+    with pytest.raises(ValueError, match=message):
+        make(template).chat([])
+
+
+def test_chat_without_template():
+    with pytest.raises(ValueError, match="no chat template"):
+        make().chat([])
+
+
+def test_differences():
+    other = [*TOKENS, "more", "last"]
+    other[5], other[7] = other[7], other[5]
+    theirs = loading.from_gguf(fields(tokens=other, token_type=[3] * 3 + [1] * (len(other) - 3)))
+    ours = make()
+    assert ours.differences(make()) == []
+    found = [(5, TOKENS[5], TOKENS[7]), (7, TOKENS[7], TOKENS[5]), (len(TOKENS), "", "more")]
+    assert ours.differences(theirs) == found
+    assert ours.differences(theirs, limit=1) == found[:1]
+
+
+@pytest.mark.real
+def test_real_chat_and_round_trip():
+    tokenizer = real_model.smollm2().tokenizer
+    system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    chat = [{"role": "user", "content": "Hi 123"}]
+    assert tokenizer.render(chat) == (
+        f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\nHi 123<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert tokenizer.chat(chat)[-14:] == [1, 4093, 198, 26843, 216, 33, 34, 35, 2, 198, 1, 520, 9531, 198]
+    assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.add_bos, tokenizer.vocab_size) == (1, (2,), False, 49152)
+    text = "  two  spaces\t\ttabs\r\n x²½ ٣٤ I'LL we'll 日本語 😀👍🏽 <|im_end|>a 0x1F3 1,234.5\n\n\n   end   "
+    assert tokenizer.decode(tokenizer.encode(text), skip_special=False) == text
+    assert tokenizer.encode("I'll say 12 naïve\n\n x<|im_end|>") == [
+        57, 3060, 1643, 216, 33, 34, 15486, 46494, 1116, 1792, 2,
+    ]  # what llama.cpp gives too  # fmt: skip

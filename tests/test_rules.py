@@ -1,0 +1,234 @@
+"""Each rule's law on chains against the oracle's, and the exact law of what it decodes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import reference, rules
+from specjax.types import Tree
+
+V, M = 5, 4
+PAIRS = {
+    "greedy": (rules.Greedy(), reference.greedy),
+    "speculative": (rules.Speculative(), reference.speculative),
+    "sample_and_match": (rules.SampleAndMatch(), reference.sample_and_match),
+    **{
+        f"lenient {lenience} {'p-lq' if scaled else 'p-q'}": (
+            rules.Lenient(lenience=lenience, scaled_residual=scaled),
+            reference.lenient(lenience, "p-lq" if scaled else "p-q"),
+        )
+        for lenience in (1.0, 0.8, 0.5, 0.2)
+        for scaled in (True, False)
+    },
+}
+judge = jax.jit(lambda rule, *chain: rule(*chain))
+judge_all = jax.jit(lambda rule, *chains: jax.vmap(rule)(*chains))
+
+
+def chain(drafted, nodes=M):
+    """A chain of `drafted` valid drafts in a buffer of M nodes."""
+    index = jnp.arange(nodes)
+    return Tree(
+        parent_M=jnp.maximum(index - 1, 0),
+        depth_M=index,
+        rank_M=jnp.zeros(nodes, int),
+        valid_M=index <= drafted,
+        drawn="iid",
+    )
+
+
+def one_hot_rows(rng):
+    return np.eye(V)[rng.integers(0, V, M)]
+
+
+def dirichlet(rng):
+    return rng.dirichlet(np.full(V, 0.6), M)
+
+
+def with_zeros(rng):
+    law_MV = np.where(rng.random((M, V)) < 0.4, 0, dirichlet(rng))
+    law_MV[:, 0] += 1e-3
+    return law_MV / law_MV.sum(1, keepdims=True)
+
+
+def tied(rng):
+    law_MV = rng.integers(1, 3, (M, V)).astype(float)
+    return law_MV / law_MV.sum(1, keepdims=True)
+
+
+KINDS = (dirichlet, with_zeros, tied, one_hot_rows)
+LAWS = [(p, q) for p in KINDS for q in (*KINDS, None)]  # None: the draft is the target
+
+
+def case(kind_p, kind_q, seed):
+    """(token_M, p_MV, q_MV) in float32; half of the tokens are drawn from q, half may be impossible under it."""
+    rng = np.random.default_rng([seed, KINDS.index(kind_p), KINDS.index(kind_q) if kind_q else 9])
+    p_MV = kind_p(rng).astype(np.float32)
+    q_MV = kind_q(rng).astype(np.float32) if kind_q else p_MV.copy()
+    drawn = [rng.choice(V, p=q / q.sum()) for q in q_MV.astype(float)]
+    token_M = np.where(rng.random(M) < 0.5, np.roll(drawn, 1), rng.integers(0, V, M))
+    return token_M.astype(np.int32), p_MV, q_MV
+
+
+def spoil(token_M, p_MV, q_MV, drafted):
+    """What may stand where nothing was drafted: any token, NaN in p past the chain, NaN in q at its leaf and past it."""
+    token_M, p_MV, q_MV = token_M.copy(), p_MV.copy(), q_MV.copy()
+    token_M[drafted + 1 :] = 2**31 - 1
+    p_MV[drafted + 1 :] = np.nan
+    q_MV[drafted:] = np.nan
+    return token_M, p_MV, q_MV
+
+
+@pytest.mark.parametrize(("ours", "oracle"), PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize("drafted", range(M))
+def test_law_equals_the_oracles(ours, oracle, drafted):
+    for kind_p, kind_q in LAWS:
+        for seed in range(3):
+            token_M, p_MV, q_MV = case(kind_p, kind_q, seed)
+            law = judge(ours, chain(drafted), *spoil(token_M, p_MV, q_MV, drafted))
+            stop_M, emit_MV = oracle(token_M[1 : drafted + 1], p_MV.astype(float)[: drafted + 1], q_MV.astype(float)[:drafted])
+            np.testing.assert_allclose(law.stop_M[: drafted + 1], stop_M, atol=1e-6)
+            np.testing.assert_array_equal(law.stop_M[drafted + 1 :], 0)
+            reached = np.flatnonzero(stop_M > 1e-4)  # where a round cannot end, nothing is emitted
+            np.testing.assert_allclose(law.emit_MV[reached], np.array(emit_MV)[reached], atol=1e-6)
+
+
+@pytest.mark.parametrize(("ours", "oracle"), PAIRS.values(), ids=PAIRS)
+def test_a_law_is_a_law(ours, oracle):
+    for kind_p, kind_q in LAWS:
+        token_M, p_MV, q_MV = case(kind_p, kind_q, 0)
+        law = judge(ours, chain(2), *spoil(token_M, p_MV, q_MV, 2))
+        assert law.stop_M.dtype == law.emit_MV.dtype == jnp.float32
+        assert np.all(law.stop_M >= 0)
+        np.testing.assert_allclose(law.stop_M.sum(), 1, atol=1e-6)
+        assert np.all(law.emit_MV[:3] >= 0)
+        np.testing.assert_allclose(law.emit_MV[:3].sum(-1), 1, atol=1e-6)
+
+
+def test_nothing_drafted_is_a_plain_step():
+    token_M, p_MV, q_MV = case(dirichlet, dirichlet, 0)
+    for name, (ours, _) in PAIRS.items():
+        law = judge(ours, chain(0), *spoil(token_M, p_MV, q_MV, 0))
+        np.testing.assert_array_equal(law.stop_M, [1, 0, 0, 0])
+        emitted = reference.one_hot(np.argmax(p_MV[0]), V) if name == "greedy" else p_MV[0]
+        np.testing.assert_array_equal(law.emit_MV[0], emitted)
+
+
+# ---------------------------------------------------------------- exact law of what is decoded
+
+TABLE_P, TABLE_Q = np.random.default_rng(5).dirichlet(np.full(3, 0.7), (2, 4)).astype(np.float32)
+TABLE_P[1], TABLE_Q[2] = [0, 1, 0], [0.5, 0, 0.5]
+CASES = {
+    "A": ([0.5, 0.3, 0.15, 0.05], [0.4, 0.4, 0.1, 0.1]),
+    "B": ([0.3, 0.5, 0.2], [0.6, 0.3, 0.1]),
+    "toy": ([1 / 3, 2 / 3], [2 / 3, 1 / 3]),
+}
+
+
+def models(name):
+    """(target, draft) as functions of the context: the same law everywhere, or a table of the last token."""
+    if name == "table":
+        return (lambda c: TABLE_P[c[-1] if c else 3]), (lambda c: TABLE_Q[c[-1] if c else 3])
+    p, q = np.array(CASES[name], np.float32)
+    return (lambda c: p), (lambda c: q)
+
+
+def as_oracle(rule, drafted, nodes):
+    """A specjax rule in the oracle's form, so that the oracle's enumeration certifies it; junk past the draft."""
+
+    def judged(token_K, p_MV, q_KV):
+        vocab = len(p_MV[0])
+        token_M = np.zeros(nodes, np.int32)
+        p, q = np.full((2, nodes, vocab), np.nan, np.float32)
+        token_M[1 : drafted + 1], p[: drafted + 1] = token_K, p_MV
+        q[:drafted] = np.reshape(q_KV, (drafted, vocab))
+        law = judge(rule, chain(drafted, nodes), token_M, p, q)
+        return np.asarray(law.stop_M, float), np.asarray(law.emit_MV, float)
+
+    return judged
+
+
+@pytest.mark.parametrize(("ours", "oracle"), PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize("name", [*CASES, "table"])
+@pytest.mark.parametrize("drafted", [1, 2])
+def test_output_law_by_enumeration(ours, oracle, name, drafted):
+    target, draft = models(name)
+    law = reference.exact_law(as_oracle(ours, drafted, 3), target, draft, drafted)
+    assert reference.total_variation(law, reference.exact_law(oracle, target, draft, drafted)) < 1e-6
+    off_target = reference.total_variation(law, reference.path_law(target, drafted + 1))
+    if ours.exact and not ours.one_hot_only:
+        assert off_target < 1e-6
+    elif name != "table" and not (isinstance(ours, rules.Lenient) and ours.lenience == 1):
+        assert off_target > 0.01  # a rule that is not exact must be seen to be so
+
+
+def test_greedy_is_exact_on_one_hot_targets():
+    target, draft = models("table")
+
+    def greedy(context):
+        return reference.one_hot(np.argmax(target(context)), 3)
+
+    law = reference.exact_law(as_oracle(rules.Greedy(), 2, 3), greedy, draft, 2)
+    assert reference.total_variation(law, reference.path_law(greedy, 3)) < 1e-6
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("A", 2.5725), ("B", 2.19), ("toy", 1 + 10 / 9)])
+def test_expected_tokens_of_the_pq_rule(name, tokens):
+    rule = as_oracle(rules.Speculative(), 2, 3)
+    assert reference.expected_tokens(rule, *models(name), 2) == pytest.approx(tokens, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("lenience", "unscaled", "scaled"),
+    [
+        (1.0, [0.3, 0.5, 0.2], [0.3, 0.5, 0.2]),
+        (0.8, [0.375, 0.45, 0.175], [0.375, 0.4539473684, 0.1710526316]),
+        (0.5, [0.6, 0.3, 0.1], [0.6, 0.3, 0.1]),
+    ],
+)
+def test_lenient_laws(lenience, unscaled, scaled):
+    for flag, expected in ((False, unscaled), (True, scaled)):
+        rule = as_oracle(rules.Lenient(lenience=lenience, scaled_residual=flag), 1, 3)
+        law = reference.exact_law(rule, *models("B"), 1)
+        first = [sum(w for path, w in law.items() if path[0] == x) for x in range(3)]
+        np.testing.assert_allclose(first, expected, atol=1e-6)
+
+
+# ---------------------------------------------------------------- shape of a rule
+
+
+def test_a_batch_of_rows_is_each_row_alone():
+    rows = [spoil(*case(dirichlet, with_zeros, seed), seed % M) for seed in range(6)]
+    trees = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[chain(seed % M) for seed in range(6)])
+    for ours, _ in PAIRS.values():
+        together = judge_all(ours, trees, *map(np.stack, zip(*rows, strict=True)))
+        for seed, row in enumerate(rows):
+            np.testing.assert_array_equal(together.stop_M[seed], judge(ours, chain(seed % M), *row).stop_M)
+
+
+def test_another_lenience_compiles_nothing():
+    traced = []
+
+    @jax.jit
+    def counted(rule, *chain):
+        traced.append(1)
+        return rule(*chain)
+
+    for lenience in (0.2, 0.5, 0.9):
+        counted(rules.Lenient(lenience=lenience), chain(3), *case(dirichlet, dirichlet, 0))
+    assert len(traced) == 1
+
+
+@pytest.mark.parametrize("rule", rules.ALL)
+def test_every_rule_says_what_it_is(rule):
+    assert isinstance(rule.exact, bool)
+    assert rule.paper
+    assert rule.equation
+    numbers = {"lenience": 0.5} if rule is rules.Lenient else {}
+    assert rules.by_name(rule.name, **numbers) == rule(**numbers)
+
+
+def test_an_unknown_rule_is_refused_with_the_known_names():
+    with pytest.raises(ValueError, match="rule 'gredy' is not one of greedy, speculative, lenient, sample_and_match"):
+        rules.by_name("gredy")
