@@ -24,9 +24,7 @@ def get_config() -> ConfigDict:
             dtype=placeholder(str),  # float32 on a CPU, bfloat16 elsewhere
         )
     )
-    config.prompts = ConfigDict(
-        dict(source="own", quick=False, limit=placeholder(int), categories=placeholder(tuple), chat=True)
-    )
+    config.prompts = ConfigDict(dict(source="own", quick=False, limit=placeholder(int), categories=placeholder(tuple), chat=True))
     config.arms = tuple(
         dict(name=f"ngram {k} {s}", drafter=dict(name="ngram", most=7), length=length, sampling=sampling)
         for s, sampling in SAMPLINGS.items()

@@ -90,17 +90,19 @@ class Decoder:
     ):  # fmt: skip
         self.target = target
         target_sampling = _checked(sampling or Sampling(), "sampling")
-        drafter = _drafter(target, drafter)
+        drafter = as_drafter(target, drafter)
         rule = rule or (Greedy() if target_sampling.one_hot else Speculative())
         _check_rule(rule, target_sampling)
         eos = tuple(eos if eos is not None else getattr(target.tokenizer, "eos_ids", ()))
+        length = length or Fixed(k=np.int32(drafter.most))
         self.setup = decode.Setup(
             model=target.model,
             ladder=_ladder(ladder, drafter.most),
             chunk=chunk,
             drafter=drafter,
             rule=jax.tree.map(lambda x: np.asarray(x, np.float32), rule),
-            length=length or Fixed(k=np.int32(drafter.most)),
+            length=length,
+            kinds=(type(drafter), type(rule), type(length)),
             sampling=target_sampling,
             draft_sampling=_draft_sampling(draft_sampling, target_sampling),
             eos_E=np.asarray(eos or (-1,), np.int32),
@@ -124,7 +126,7 @@ class Decoder:
             jnp.asarray(lengths, jnp.int32),
             jnp.asarray(budgets),
             jnp.asarray(_ids(ids, len(prompts))),
-            -(-int(max(budgets)) // BUCKET) * BUCKET,
+            -(-max(int(max(budgets)), 1) // BUCKET) * BUCKET,
             self.target.dtype,
         )
 
@@ -157,7 +159,8 @@ class Decoder:
         got = jax.device_get(state._replace(cache=None, drafter=None, length=None))
         finish = [decode.FINISH[f] for f in got.finish_B]
         if "broken" in finish:
-            raise RuntimeError(f"rule {_name(self.setup.rule)}: its stop law does not sum to one in row {finish.index('broken')}")
+            row, rule = finish.index("broken"), _name(self.setup.rule)
+            raise RuntimeError(f"row {row}: the stop law of rule {rule} does not sum to one, or the draft's law q is not finite")
         for row in (i for i, f in enumerate(finish) if f == "nonfinite"):
             warnings.warn(f"row {row} ended early: the target's logits were not finite", stacklevel=3)
         new_B = got.trace.committed_BN.sum(1)
@@ -254,12 +257,17 @@ def _check_rule(rule, target: Sampling):
         raise ValueError(f"rule={_name(rule)} at temperature {target.temperature}: it needs temperature 0 or coupled sampling")
 
 
-def _drafter(target: LM, drafter):
+def as_drafter(target: LM, drafter, most: int = 7):
+    """A drafter for this target: an `LM` becomes one that drafts up to `most` tokens, None one that drafts nothing.
+
+    Raises:
+      ValueError: target and draft have other vocabularies.
+    """
     if drafter is None:
         return NoDraft()
     if isinstance(drafter, LM):
         _check_vocabularies(target, drafter)
-        drafter = ModelDrafter(model=drafter.model, params=drafter.params)
+        drafter = ModelDrafter(model=drafter.model, params=drafter.params, most=most)
     if isinstance(drafter, ModelDrafter) and drafter.model.vocab != target.model.vocab:
         raise ValueError(f"draft vocabulary of {drafter.model.vocab} tokens, target's has {target.model.vocab}: they must agree")
     return drafter

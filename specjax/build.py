@@ -128,6 +128,8 @@ def _sampling(given, where):
 
 def _drafter(given, where):
     made = _part(given, where, DRAFTERS, "propose")
+    if not hasattr(made, "most"):
+        raise ValueError(f"{where}: {type(made).__name__} has no `most`, its largest draft")
     if not isinstance(made, NoDraft):
         within(f"{where}.most", made.most, 1)
     if isinstance(made, NGram):
@@ -154,15 +156,22 @@ def _part(given, where, known: Mapping, method: str):
         raise ValueError(f"{where}={given!r} must be a name, or a mapping with a name")
     name, numbers = given["name"], {k: v for k, v in given.items() if k != "name"}
     thing = known[name] if name in known else _dotted(name, where, known)
-    if not isinstance(thing, type):
-        if numbers:
-            raise ValueError(f"{where}: {name} is an object, so it takes no {', '.join(numbers)}")
-        made = thing
+    if isinstance(thing, type):
+        made = make(thing, numbers, where) if dataclasses.is_dataclass(thing) else _call(thing, numbers, where)
+    elif numbers:
+        raise ValueError(f"{where}: {name} is an object, so it takes no {', '.join(numbers)}")
     else:
-        made = make(thing, numbers, where) if dataclasses.is_dataclass(thing) else thing(**numbers)
+        made = thing
     if thing not in known.values() and not hasattr(made, method):
         raise ValueError(f"{where}={name!r} has no method {method}, so it is no {where.rpartition('.')[2]}")
     return made
+
+
+def _call(thing, numbers, where):
+    try:
+        return thing(**numbers)
+    except TypeError as error:  # a number that it does not take, or one that is missing
+        raise ValueError(f"{where}: {error}") from error
 
 
 def _dotted(name, where, known):

@@ -8,6 +8,7 @@ A row's number of drafts is its own: min(policy, offer, budget left - 1). Nothin
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ class Setup:
     length: PyTree
     sampling: Sampling
     draft_sampling: Sampling
+    kinds: tuple[type, ...] = static(default=())  # classes of the parts, for those that are not `types.struct`s (see there)
     eos_E: Array  # int32; -1 matches no token
     seed: Array  # a key
 
@@ -97,7 +99,7 @@ def start(setup: Setup, token_BS, prompt_B, budget_B, id_B, rounds: int, dtype) 
         token_BS=token_BS,
         cursor_B=prompt_B - 1,
         limit_B=prompt_B + budget_B,
-        finish_B=jnp.where(budget_B > 0, RUNNING, LENGTH),
+        finish_B=jnp.where(budget_B > 0, RUNNING, LENGTH).astype(jnp.int32),
         id_B=id_B,
         cache=setup.model.init_cache(B, S, dtype),
         drafter=None,
@@ -108,12 +110,16 @@ def start(setup: Setup, token_BS, prompt_B, budget_B, id_B, rounds: int, dtype) 
     )
 
 
-@functools.partial(jax.jit, donate_argnames="state")
 def prefill(setup: Setup, params, state: State) -> State:
-    """Feed every prompt but its newest token, and let the drafter take in the prompt."""
-    cache = ingest.prefill(setup.model, params, state.cache, state.token_BS, state.cursor_B, setup.chunk)
-    view = View(params, cache, state.token_BS, state.cursor_B)
-    return state._replace(cache=cache, drafter=setup.drafter.init(setup.drafter.params, view))
+    """Feed every prompt but its newest token, and let the drafter take in the prompt: one program for all rules and samplings."""
+    cache, drafter = _prefill(setup.model, setup.chunk, setup.drafter, params, state.cache, state.token_BS, state.cursor_B)
+    return state._replace(cache=cache, drafter=drafter)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "chunk"), donate_argnames="cache")
+def _prefill(model, chunk, drafter, params, cache, token_BS, cursor_B):
+    cache = ingest.prefill(model, params, cache, token_BS, cursor_B, chunk)
+    return cache, drafter.init(drafter.params, View(params, cache, token_BS, cursor_B))
 
 
 @functools.partial(jax.jit, donate_argnames="state")
@@ -202,9 +208,10 @@ def _finish_round(setup: Setup, params, draft: Draft, width: int, state: State) 
         q_BMV = sampling.one_hot(jnp.roll(token_BM, -1, axis=1), p_BMV)
 
     running_B = state.finish_B == RUNNING
-    stop_BM, stop_B, emitted_B = _judge(setup, state, tree, token_BM, p_BMV, q_BMV)
+    judged = dataclasses.replace(tree, valid_M=tree.valid_M & _all_before(finite_BM))
+    stop_BM, stop_B, emitted_B = _judge(setup, state, judged, token_BM, p_BMV, q_BMV)
     state, committed_B = _commit(setup, state, token_BM, stop_B, emitted_B, finite_BM, stop_BM)
-    drafted_B = jnp.sum(tree.valid_M, axis=-1) - 1
+    drafted_B = jnp.sum(tree.valid_M, axis=-1, dtype=jnp.int32) - 1
     p_BM, q_BM, overlap_BM = _compare(tree, token_BM, p_BMV, None if draft.q_BMV is None else q_BMV)
     expected_B = jnp.sum(stop_BM * tree.depth_M, axis=-1)
     verdict = Verdict(drafted_B, stop_B, committed_B, expected_B, overlap_BM)
@@ -228,6 +235,11 @@ def _finish_round(setup: Setup, params, draft: Draft, width: int, state: State) 
         law_BNM=stop_BM,
     )
     return _record(state, row, running_B)
+
+
+def _all_before(finite_BM):
+    """Whether every node before this one on the chain has finite logits: nothing can be judged by a law that does not exist."""
+    return jnp.cumprod(jnp.pad(finite_BM[:, :-1], ((0, 0), (1, 0)), constant_values=True), axis=1).astype(bool)
 
 
 def _judge(setup: Setup, state: State, tree, token_BM, p_BMV, q_BMV):
@@ -259,7 +271,7 @@ def _commit(setup: Setup, state: State, token_BM, stop_B, emitted_B, finite_BM, 
     eos_BM = jnp.any(block_BM[..., None] == setup.eos_E, axis=-1) & (place < count_B[:, None])
     ended_B = jnp.any(eos_BM, axis=-1)
     count_B = jnp.where(ended_B, jnp.argmax(eos_BM, axis=-1) + 1, count_B)
-    count_B = jnp.where(running_B, count_B, 0)
+    count_B = jnp.where(running_B, count_B, 0).astype(jnp.int32)
     cursor_B = state.cursor_B + count_B
 
     finish_B = jnp.where(cursor_B + 1 >= state.limit_B, LENGTH, RUNNING)
@@ -267,7 +279,7 @@ def _commit(setup: Setup, state: State, token_BM, stop_B, emitted_B, finite_BM, 
     finish_B = jnp.where(ended_B, EOS, finish_B)
     whole_B = jnp.abs(jnp.sum(stop_BM, axis=-1) - 1) < 1e-3
     finish_B = jnp.where(whole_B, finish_B, BROKEN)
-    finish_B = jnp.where(running_B, finish_B, state.finish_B)
+    finish_B = jnp.where(running_B, finish_B, state.finish_B).astype(jnp.int32)
 
     at_BS = jnp.arange(state.token_BS.shape[1]) - state.cursor_B[:, None] - 1
     new_BS = jnp.take_along_axis(block_BM, jnp.clip(at_BS, 0, block_BM.shape[1] - 1), axis=1)

@@ -37,7 +37,7 @@ def law(logits_V, temperature=1.0, top_k=None, top_p=None, min_p=None) -> np.nda
 
 
 def _keep(p, threshold):
-    return np.where((p >= threshold) | (p == p.max()), p, 0.0)
+    return np.where(p >= threshold, p, 0.0)
 
 
 def one_hot(token, vocab) -> np.ndarray:

@@ -103,9 +103,7 @@ def _threshold(x_V, weight_V, goal):
     top, index = jax.lax.top_k(x_V, min(_TOP, x_V.shape[-1]))
     weight = jnp.cumsum(jnp.take_along_axis(weight_V, index, axis=-1), axis=-1)
     reached = weight >= goal
-    settled = (reached[..., -1:] & (jnp.argmax(reached, -1, keepdims=True) < top.shape[-1] - 1)) | (
-        top.shape[-1] == x_V.shape[-1]
-    )
+    settled = reached[..., -1:] | (top.shape[-1] == x_V.shape[-1])
     guess = jnp.take_along_axis(top, jnp.argmax(reached, -1, keepdims=True), axis=-1)
     guess = jnp.where(reached[..., -1:], guess, -jnp.inf)
 

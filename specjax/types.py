@@ -28,7 +28,22 @@ def struct(cls):
     cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     meta = [f.name for f in dataclasses.fields(cls) if f.metadata.get("static")]
     data = [f.name for f in dataclasses.fields(cls) if not f.metadata.get("static")]
-    return jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=meta)
+
+    def flatten(x):  # the class is part of the structure: jax 0.10's register_dataclass leaves it out of the comparison
+        return [getattr(x, name) for name in data], (cls, *[getattr(x, name) for name in meta])
+
+    def flatten_with_keys(x):
+        leaves, structure = flatten(x)
+        return list(zip(map(jax.tree_util.GetAttrKey, data), leaves, strict=True)), structure
+
+    def unflatten(structure, leaves):
+        new = object.__new__(cls)
+        for name, value in zip([*meta, *data], [*structure[1:], *leaves], strict=True):
+            object.__setattr__(new, name, value)
+        return new
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    return cls
 
 
 def static(**kwargs):

@@ -20,11 +20,12 @@ ALLOWED = {  # module of specjax -> those it may import, with all below them; ''
     "lengths": ["types", "theory", "lengths"],
     "theory": ["theory"],
     "prompts": ["models.load.fetch"],
-    "": [*CORE, *PLUGINS],
-    "bench": ["", *CORE, *PLUGINS, "theory", "prompts", "bench"],
+    "api": [*CORE, *PLUGINS],
+    "": ["api", *CORE, *PLUGINS],
+    "bench": ["", "api", *CORE, *PLUGINS, "theory", "prompts", "bench"],
     "report": ["types", "theory", "bench", "report"],
-    "build": ["", *CORE, *PLUGINS, "theory", "prompts", "bench"],
-    "run": ["", *CORE, *PLUGINS, "theory", "prompts", "bench", "report", "build"],
+    "build": ["", "api", *CORE, *PLUGINS, "theory", "prompts", "bench"],
+    "run": ["", "api", *CORE, *PLUGINS, "theory", "prompts", "bench", "report", "build"],
 }
 OUTSIDE = {  # package that is not ours -> the only modules of specjax that may import it
     "flax": ["models.border", "models.layers", "models.transformer"],

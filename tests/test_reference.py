@@ -63,8 +63,14 @@ def test_law(filters, expected):
 
 def test_law_of_tied_maxima():
     np.testing.assert_array_equal(ref.law([1, 3, 3], 0), [0, 1, 0])
+    np.testing.assert_array_equal(ref.law([1, 3, 3], 9e-6), [0, 1, 0])
+    np.testing.assert_array_equal(ref.law([1, 3, 3], 2e-5), [0, 0.5, 0.5])
     np.testing.assert_array_equal(ref.law([1, 3, 3], top_k=1), [0, 0.5, 0.5])
     np.testing.assert_array_equal(ref.law([1, 3, 3], top_p=0), [0, 0.5, 0.5])
+
+
+def test_top_p_that_is_reached_exactly_keeps_no_more():
+    np.testing.assert_array_equal(ref.law([np.log(2), 0, 0], top_p=0.5), [1, 0, 0])
 
 
 def test_law_with_forbidden_tokens():

@@ -220,6 +220,14 @@ def test_another_lenience_compiles_nothing():
     assert len(traced) == 1
 
 
+def test_two_rules_are_two_structures():
+    """Else jit may answer for one with the program of the other: it compares structures where their hashes collide."""
+    structures = [jax.tree.structure(rule) for rule, _ in PAIRS.values() if not isinstance(rule, rules.Lenient)]
+    assert len(structures) == 3
+    for i, one in enumerate(structures):
+        assert all(one != other for other in structures[:i])
+
+
 @pytest.mark.parametrize("rule", rules.ALL)
 def test_every_rule_says_what_it_is(rule):
     assert isinstance(rule.exact, bool)

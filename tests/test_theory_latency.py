@@ -75,7 +75,7 @@ def test_rates_from_rounds():
 def test_predict():
     share = [0.25, 0, 0.5, 0, 0.25]
     rate = np.zeros((5, 4))
-    rate[2, :2] = 0.5, 0.8
+    rate[2] = 0.5, 0.8, 0.9, 0.9  # places past what was drafted do not count
     rate[4] = 0.9, 0.9, 0.5, 0.5
     tokens = 0.25 + 0.5 * (1 + 0.5 + 0.4) + 0.25 * (1 + 0.9 + 0.81 + 0.405 + 0.2025)
     cost = 0.25 * 1.0 + 0.5 * (1.2 + 2 * 0.1) + 0.25 * (1.5 + 4 * 0.1)

@@ -1,8 +1,8 @@
 """What a pass and a draft cost, measured apart from any arm: v(n) and c, in plain target steps.
 
-A plain step is one pass of width 1: forward, head, and the choice of a token under the arm's sampling. v(n) is the same at width n; c is
-what the drafter needs for its largest draft and to take in a round, per drafted token. Each timed call turns a compiled loop a few
-times, as decoding does, so that dispatch is shared out; what is compared is timed in turns, and the median counts.
+A plain step is one pass of width 1: forward, head, and the choice of a token under the arm's sampling. v(n) is the same at
+width n; c is what the drafter needs for its largest draft and to take in a round, per drafted token. Each timed call turns a
+compiled loop a few times, as decoding does, so that dispatch is shared out; what is compared takes turns, and the median counts.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def draft_seconds(experiment: Experiment, arm) -> float:
     held = [decoder.prefill(decoder.start(tokens, experiment.plan.max_new_tokens, size=experiment.size))]
 
     def run():
-        drafted, held[0] = _drafts(decoder.setup, experiment.target.params, held[0], TURNS)
-        return drafted, held[0]
+        drafted, total, held[0] = _drafts(decoder.setup, experiment.target.params, held[0], TURNS)
+        return drafted, total, held[0]
 
     drafted = int(run()[0])
     return _per_turn(interleaved({"draft": run}))["draft"] * TURNS * batch / max(drafted, 1)
@@ -144,10 +144,10 @@ def draft_seconds(experiment: Experiment, arm) -> float:
 
 @functools.partial(jax.jit, donate_argnames="state")
 def _drafts(setup, params, state, turns):
-    """`turns` drafts at falling cursors, so that none is lifted out of the loop: (tokens drafted, state)."""
+    """`turns` drafts at falling cursors, so that none is lifted out of the loop: (tokens drafted, their sum, state)."""
 
     def one(turn, carry):
-        drafted, state = carry
+        drafted, total, state = carry
         cursor_B = jnp.maximum(state.cursor_B - turn, 0)
         view = View(params, state.cache, state.token_BS, cursor_B)
         root_B = jnp.take_along_axis(state.token_BS, cursor_B[:, None], axis=1)[:, 0]
@@ -155,10 +155,10 @@ def _drafts(setup, params, state, turns):
         draw = decode.Draw(setup, state._replace(cursor_B=cursor_B))
         own = setup.drafter.params
         draft, drafter, view = setup.drafter.propose(own, state.drafter, view, root_B, ask_B, draw)
-        drafted += draft.tree.valid_M.sum() - len(cursor_B) + 0 * draft.token_BM.sum()
-        return drafted, state._replace(cache=view.cache, drafter=setup.drafter.observe(own, drafter, view, None))
+        state = state._replace(cache=view.cache, drafter=setup.drafter.observe(own, drafter, view, None))
+        return drafted + draft.tree.valid_M.sum() - len(cursor_B), total + draft.token_BM.sum(), state
 
-    return jax.lax.fori_loop(0, turns, one, (jnp.int32(0), state))
+    return jax.lax.fori_loop(0, turns, one, (jnp.int32(0), jnp.int32(0), state))
 
 
 def _per_turn(seconds: dict) -> dict:

@@ -13,6 +13,8 @@ import numpy as np
 from specjax import LM, Decoder, NoDraft, Sampling
 from specjax.prompts import Prompt
 
+PLAIN, GREEDY = NoDraft(), Sampling()
+
 
 @dataclasses.dataclass(frozen=True)
 class Target:
@@ -47,10 +49,10 @@ class Arm:
     """One way to decode. rule None: greedy matching or the p/q rule, as the sampling asks. length None: all that is offered."""
 
     name: str
-    drafter: Any = NoDraft()
-    rule: Any = None
-    length: Any = None
-    sampling: Sampling = Sampling()
+    drafter: Any = PLAIN
+    rule: Any | None = None
+    length: Any | None = None
+    sampling: Sampling = GREEDY
     draft_sampling: Sampling | None = None
 
     @property
@@ -115,7 +117,7 @@ class Encoded(NamedTuple):
 
 
 class LoadedArm(NamedTuple):
-    """An arm that can decode. baseline: name of the plain arm it is measured against. comparable: it must say what that arm says."""
+    """An arm that can decode. baseline: the plain arm it is measured against. comparable: it must say what that arm says."""
 
     name: str
     decoder: Decoder
@@ -155,4 +157,5 @@ def _resolved(thing):
         return thing.tolist()
     if thing is None or isinstance(thing, bool | int | float | str):
         return thing
-    return repr(thing) if not callable(thing) else f"{thing.__module__}.{getattr(thing, '__qualname__', type(thing).__qualname__)}"
+    named = thing if hasattr(thing, "__qualname__") else type(thing)  # a function or class, or an object of one
+    return f"{named.__module__}.{named.__qualname__}"

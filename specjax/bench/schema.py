@@ -44,7 +44,7 @@ def _fits(value, hint) -> bool:
         return isinstance(value, list) and all(_fits(x, typing.get_args(hint)[0]) for x in value)
     if hint in (int, float):
         return isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
-    return hint is typing.Any or isinstance(value, hint)
+    return value is not None if hint is typing.Any else isinstance(value, hint)
 
 
 def _hint_name(hint) -> str:

@@ -29,12 +29,13 @@ def write(cache, new_BTGC, cursor_B):
     """Write T tokens a row at the row's cursor. The caller keeps cursor + T <= S: a clamped update would hit live slots."""
     B, T, G, C = new_BTGC.shape
     new = new_BTGC.transpose(0, 2, 1, 3).reshape(*lead(B, G), T, C)
-    heads = (0,) * (G > 1)
+    zero = jnp.zeros((), cursor_B.dtype)  # indices of one dtype, with 64-bit numbers too
+    heads = (zero,) * (G > 1)
     if B > UNROLLED_ROWS:
-        return jax.vmap(lambda c, n, at: jax.lax.dynamic_update_slice(c, n, (*heads, at, 0)))(cache, new, cursor_B)
+        return jax.vmap(lambda c, n, at: jax.lax.dynamic_update_slice(c, n, (*heads, at, zero)))(cache, new, cursor_B)
     for b in range(B):
-        row = (b,) * (B > 1)
-        cache = jax.lax.dynamic_update_slice(cache, new[b : b + 1] if B > 1 else new, (*row, *heads, cursor_B[b], 0))
+        row = (zero + b,) * (B > 1)
+        cache = jax.lax.dynamic_update_slice(cache, new[b : b + 1] if B > 1 else new, (*row, *heads, cursor_B[b], zero))
     return cache
 
 

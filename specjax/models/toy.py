@@ -41,12 +41,11 @@ class TableModel:
 
 
 def table(law, order: int = 1) -> tuple[TableModel, np.ndarray]:
-    """A table model from laws: `law` is [V] (the same everywhere) or [V] * order + [V]; zeros become forbidden tokens."""
+    """A table model from laws: `law` is [V] (the same everywhere) or [V] * order + [V]; zeros become logits of -1e9."""
     law = np.asarray(law, np.float64)
     vocab = law.shape[-1]
-    with np.errstate(divide="ignore"):
-        logits = np.log(np.broadcast_to(law, (vocab,) * (order + 1)))
-    return TableModel(vocab, order), np.ascontiguousarray(logits, np.float32)
+    logits = np.where(law > 0, np.log(np.where(law > 0, law, 1)), -1e9)
+    return TableModel(vocab, order), np.ascontiguousarray(np.broadcast_to(logits, (vocab,) * (order + 1)), np.float32)
 
 
 class ByteTokenizer:

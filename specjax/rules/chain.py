@@ -30,6 +30,6 @@ def law(tree: Tree, accept_M, rejected_MV, p_MV) -> Law:
     has_M = drafted(tree)
     accept_M = jnp.where(has_M, accept_M, 0)
     reach_M = jnp.concatenate([jnp.ones(1, accept_M.dtype), jnp.cumprod(accept_M)[:-1]])
-    stop_M = jnp.where(tree.valid_M, reach_M * (1 - accept_M), 0)
+    stop_M = reach_M * (1 - accept_M)
     emit_MV = jnp.where(has_M[:, None], rejected_MV, p_MV)
     return Law(stop_M, jnp.where(tree.valid_M[:, None], emit_MV, 0))

@@ -1,0 +1,156 @@
+"""From records to one row per arm: see docs/metrics.md, where each metric is defined once.
+
+Intervals are from a bootstrap over prompts. The prediction of an arm on one half of the prompts uses the conditional acceptance
+rates of the *other* half, and costs measured apart; it never sees the tokens per pass of what it predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from specjax import theory
+from specjax.bench.agree import Agreement, Difference
+from specjax.bench.measure import Costs
+from specjax.bench.plan import Experiment
+
+RESAMPLES = 2_000
+LEVEL = 95  # percent
+COUNTS = ("tokens", "passes", "drafted", "accepted", "rejected", "cut")
+
+
+def summarise(
+    experiment: Experiment,
+    rows: Sequence[dict],
+    costs: Mapping[str, Costs],
+    compile_seconds: Mapping[str, Mapping[str, float]],
+    agreements: Mapping[str, Agreement],
+    differences: Sequence[Difference],
+) -> dict:
+    """The content of summary.json."""
+    by_arm = {arm.name: [r for r in rows if r["arm"] == arm.name] for arm in experiment.arms}
+    arms = []
+    for arm in experiment.arms:
+        own, plain, cost = by_arm[arm.name], by_arm[arm.baseline], costs[arm.name]
+        agreement = agreements.get(arm.name)
+        arms.append(
+            arm_row(arm.name, own, plain)
+            | {
+                "baseline": arm.baseline,
+                "exact": bool(arm.decoder.setup.rule.exact),
+                "c": cost.c,
+                "v": {str(width): x for width, x in cost.v.items()},
+                "predicted_speedup": prediction(own, cost, arm.decoder.setup.ladder) if experiment.plan.batch == 1 else None,
+                "matches_plain": agreement and agreement._asdict(),
+                "time_to_first_token": time_to_first_token(own, cost),
+                "compile_seconds": compile_seconds[arm.name],
+                "by_category": by_category(own, plain),
+            }
+        )
+    return {"schema": 1, "prompts": len(experiment.prompts), "arms": arms, "differences": [d._asdict() for d in differences]}
+
+
+def arm_row(name: str, own: Sequence[dict], plain: Sequence[dict]) -> dict:
+    """What records alone tell of an arm; `plain` are those of its plain arm on the same prompts."""
+    counts = totals(own)
+    return {
+        "name": name,
+        "tokens_per_second": tokens_per_second(own),
+        "speedup": speedup(own, plain),
+        "tokens_per_pass": counts["tokens"] / counts["passes"],
+        "expected_tokens_per_pass": 1 + sum(r["expected_sum"] for r in own) / counts["passes"],
+        "alpha": alpha(own),
+        "rates": rates(own),
+        **counts,
+        "prefill_seconds": sum(r["seconds"]["prefill"] for r in own),
+        "decode_seconds": sum(r["seconds"]["decode"] for r in own),
+        "peak_memory_bytes": max(r["peak_memory_bytes"] for r in own),
+    }
+
+
+def by_category(own: Sequence[dict], plain: Sequence[dict]) -> dict[str, dict]:
+    """The same metrics for the prompts of one category, in the order in which categories came."""
+    rows = {}
+    for category in dict.fromkeys(r["category"] for r in own):
+        mine, theirs = ([r for r in rs if r["category"] == category] for rs in (own, plain))
+        row = arm_row(category, mine, theirs)
+        keep = ("tokens_per_second", "speedup", "tokens_per_pass", "alpha")
+        rows[category] = {"prompts": len({str(r["question_id"]) for r in mine}), **{k: row[k] for k in keep}}
+    return rows
+
+
+def totals(rows: Sequence[dict]) -> dict[str, int]:
+    return {name: sum(r["counts"][name] for r in rows) for name in COUNTS}
+
+
+def tokens_per_second(rows: Sequence[dict]) -> float:
+    return totals(rows)["tokens"] / sum(r["seconds"]["decode"] for r in rows)
+
+
+def alpha(rows: Sequence[dict]) -> float | None:
+    """Mean overlap 1 - TV(p, q) over the places the rule judged; None where nothing was drafted."""
+    judged = sum(r["counts"]["judged"] for r in rows)
+    return sum(r["overlap_sum"] for r in rows) / judged if judged else None
+
+
+def rates(rows: Sequence[dict]) -> list[float | None]:
+    """Acceptance at place 1, 2, ... among the rounds that drafted and reached it; None at a place never reached."""
+    drafted, accepted = _rounds(rows)
+    places = range(1, int(drafted.max(initial=0)) + 1)
+    reached = [(drafted >= i) & (accepted >= i - 1) for i in places]
+    return [float((accepted[r] >= i).mean()) if r.any() else None for i, r in zip(places, reached, strict=True)]
+
+
+def speedup(own: Sequence[dict], plain: Sequence[dict]) -> dict[str, float]:
+    """{"value", "low", "high"}: ratio of tokens per second over totals, with its interval over prompts drawn anew."""
+    names = list(dict.fromkeys(str(r["question_id"]) for r in own))
+    sums = np.zeros((4, len(names)))
+    for i, rows in ((0, own), (2, plain)):
+        for r in rows:
+            at = names.index(str(r["question_id"]))
+            sums[i, at] += r["counts"]["tokens"]
+            sums[i + 1, at] += r["seconds"]["decode"]
+    drawn = np.random.default_rng(0).integers(len(names), size=(RESAMPLES, len(names)))
+    spread = _ratio(sums[:, drawn].sum(-1))
+    low, high = np.percentile(spread, [(100 - LEVEL) / 2, (100 + LEVEL) / 2])
+    return {"value": float(_ratio(sums.sum(-1))), "low": float(low), "high": float(high)}
+
+
+def prediction(rows: Sequence[dict], cost: Costs, ladder: Sequence[int]) -> float | None:
+    """Total tokens over total predicted plain steps: each half of the prompts by the rates of the other. None with one prompt."""
+    halves = split(rows)
+    if not all(halves):
+        return None
+    steps = 0.0
+    for half, other in (halves, halves[::-1]):
+        drafted, accepted = _rounds(other)
+        k = int(drafted.max())
+        mean = theory.predict(*theory.rates_from_rounds(drafted, accepted, k), cost.v, cost.c, ladder)
+        steps += totals(half)["tokens"] * mean.cost / mean.tokens
+    return totals(rows)["tokens"] / steps
+
+
+def split(rows: Sequence[dict]) -> tuple[list[dict], list[dict]]:
+    """Two halves of the prompts, taken by turns, category after category."""
+    names = {(r["category"], str(r["question_id"])): None for r in rows}
+    order = [q for c in dict.fromkeys(c for c, _ in names) for category, q in names if category == c]
+    even = set(order[::2])
+    return [r for r in rows if str(r["question_id"]) in even], [r for r in rows if str(r["question_id"]) not in even]
+
+
+def time_to_first_token(rows: Sequence[dict], cost: Costs) -> float:
+    """Mean seconds of prefill and of the first round, whose drafts and pass are put at their measured cost."""
+    ladder = sorted(cost.v)
+    first = [r["rounds"]["drafted"][0] for r in rows]
+    steps = [cost.v[theory.width(drafted, ladder)] + drafted * cost.c for drafted in first]
+    return float(np.mean([r["seconds"]["prefill"] + s * cost.step_seconds for r, s in zip(rows, steps, strict=True)]))
+
+
+def _rounds(rows: Sequence[dict]) -> tuple[np.ndarray, np.ndarray]:
+    return tuple(np.concatenate([np.asarray(r["rounds"][x], int) for r in rows]) for x in ("drafted", "accepted"))
+
+
+def _ratio(sums):
+    tokens, seconds, plain_tokens, plain_seconds = sums
+    return (tokens / seconds) / (plain_tokens / plain_seconds)

@@ -1,0 +1,90 @@
+"""The table of a run for the terminal."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+UNBOUNDED = 10_000  # columns
+
+
+def show(summary: dict, console: Console) -> None:
+    """Print it all. Nothing is cut off: a terminal that is too narrow wraps the lines."""
+    tables, narrow = [arms(summary), categories(summary)], console.width
+    console.width = UNBOUNDED
+    console.width = max(narrow, *(console.measure(table).maximum for table in tables))
+    console.print(*tables, sep="\n")
+    for line in [*differences(summary), closing(summary)]:
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def arms(summary: dict) -> Table:
+    table = Table(title=f"Arms, {summary['prompts']} prompts", box=box.SIMPLE_HEAD)
+    table.add_column("arm", no_wrap=True)
+    for name in ("tok/s", "speedup", "predicted", "tok/pass", "alpha", "c", "v (width)", "first tok", "peak", "equal/ties/bugs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in summary["arms"]:
+        widest = max(row["v"], key=int)
+        table.add_row(
+            row["name"] + ("" if row["exact"] else " (inexact)"),
+            f"{row['tokens_per_second']:.1f}",
+            interval(row["speedup"]),
+            number(row["predicted_speedup"]),
+            number(row["tokens_per_pass"]),
+            number(row["alpha"]),
+            f"{row['c']:.3f}",
+            f"{row['v'][widest]:.2f} ({widest})",
+            f"{row['time_to_first_token']:.3f} s",
+            f"{row['peak_memory_bytes'] / 2**20:.0f} MiB",
+            agreement(row["matches_plain"]),
+        )
+    return table
+
+
+def categories(summary: dict) -> Table:
+    """Speedup of each arm that drafts, by category."""
+    rows = [row for row in summary["arms"] if row["name"] != row["baseline"]]
+    names = list(summary["arms"][0]["by_category"])
+    table = Table(title="Speedup by category", box=box.SIMPLE_HEAD)
+    table.add_column("arm", no_wrap=True)
+    for name in names:
+        table.add_column(f"{name} ({summary['arms'][0]['by_category'][name]['prompts']})", justify="right")
+    for row in rows:
+        table.add_row(row["name"], *(interval(row["by_category"][name]["speedup"]) for name in names))
+    return table
+
+
+def differences(summary: dict) -> list[str]:
+    return [
+        f"{d['kind']}: {d['arm']}, {d['question_id']}, new token {d['place']}: {d['tokens'][1]} where plain has "
+        f"{d['tokens'][0]}, gap {'unbounded' if d['gap'] is None else format(d['gap'], '.1e')}"
+        for d in summary["differences"]
+    ]
+
+
+def closing(summary: dict) -> str:
+    """One sentence: what was gained, and what was predicted."""
+    rows = [row for row in summary["arms"] if row["exact"] and row["name"] != row["baseline"]]
+    if not rows:
+        return "Only plain arms were run, so there is nothing to gain."
+    best = max(rows, key=lambda row: row["speedup"]["value"])
+    predicted = best["predicted_speedup"]
+    said = "made no prediction" if predicted is None else f"predicted {predicted:.2f}"
+    return (
+        f"Best exact arm: {best['name']}, {interval(best['speedup'])} times {best['baseline']} on {summary['prompts']} prompts "
+        f"at {best['tokens_per_pass']:.2f} tokens per pass; the latency model {said}."
+    )
+
+
+def interval(speedup: dict) -> str:
+    value, low, high = speedup["value"], speedup["low"], speedup["high"]
+    return f"{value:.2f}" if low == value == high else f"{value:.2f} ({low:.2f}-{high:.2f})"
+
+
+def agreement(matches: dict | None) -> str:
+    return "-" if matches is None else f"{matches['equal']}/{matches['ties']}/{matches['bugs']}"
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

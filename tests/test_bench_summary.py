@@ -1,0 +1,102 @@
+import math
+
+import pytest
+import tiny_run
+
+from specjax.bench import summary
+from specjax.bench.measure import Costs
+
+COST = Costs(v={1: 1.0, 2: 1.5}, c=0.25, step_seconds=0.1)
+
+
+def record(name="A", tokens=10, seconds=1.0, category="x", drafted=(), accepted=(), judged=0, overlap=0.0, repeat=0):
+    counts = dict.fromkeys(summary.COUNTS, 0) | {"tokens": tokens, "passes": max(len(drafted), 1), "judged": judged}
+    return {
+        "question_id": name, "category": category, "repeat": repeat, "counts": counts, "overlap_sum": overlap,
+        "rounds": {"drafted": list(drafted), "accepted": list(accepted)}, "seconds": {"prefill": 0.5, "decode": seconds},
+        "expected_sum": 1.0, "peak_memory_bytes": 7,
+    }  # fmt: skip
+
+
+def test_speedup_is_a_ratio_of_totals_with_a_bootstrap_over_prompts():
+    own = [record("A", 10, 1.0), record("B", 10, 1.0)]
+    plain = [record("A", 10, 2.0), record("B", 10, 1.0)]
+    # drawn anew: A twice (2.0), B twice (1.0), or both (1.5); a quarter of the resamples each at the ends
+    assert summary.speedup(own, plain) == {"value": 1.5, "low": 1.0, "high": 2.0}
+    assert summary.tokens_per_second(own) == 10.0
+
+
+def test_the_interval_pairs_prompts_and_not_records():
+    own = [record("A", 10, 1.0), record("B", 40, 8.0)]
+    plain = [record("B", 40, 16.0), record("A", 10, 2.0)]
+    assert summary.speedup(own, plain) == {"value": 2.0, "low": 2.0, "high": 2.0}
+    twice = [record("A", 10, 1.0, repeat=r) for r in (0, 1)]
+    assert summary.speedup(twice, [record("A", 10, 3.0, repeat=r) for r in (0, 1)]) == {"value": 3.0, "low": 3.0, "high": 3.0}
+
+
+def test_a_half_is_predicted_from_the_other_half_and_from_costs():
+    rows = [record("A", 4, drafted=[1, 1], accepted=[1, 1]), record("B", 6, drafted=[1, 1, 0], accepted=[1, 0, 0])]
+    # A by B: a third of the rounds draft nothing, half of the drafts pass: 4/3 tokens for 3/2 steps -> 4 tokens in 4.5
+    # B by A: 2 tokens for 1.75 steps -> 6 tokens in 5.25
+    assert summary.prediction(rows, COST, (1, 2)) == pytest.approx(10 / (4.5 + 5.25), abs=1e-12)
+    assert summary.prediction(rows[:1], COST, (1, 2)) is None
+    plain = [record("A", 4, drafted=[0] * 4, accepted=[0] * 4), record("B", 6, drafted=[0] * 6, accepted=[0] * 6)]
+    assert summary.prediction(plain, COST, (1, 2)) == 1.0
+
+
+def test_a_prediction_is_blind_to_the_seconds_of_what_it_predicts():
+    rows = [record(n, 4, s, drafted=[1, 1], accepted=[1, 1]) for n, s in (("A", 1.0), ("B", 9.0))]
+    assert summary.prediction(rows, COST, (1, 2)) == pytest.approx(2 / 1.75, abs=1e-12)
+
+
+def test_halves_take_turns_within_categories():
+    rows = [record(f"{c}{i}", category=c, repeat=r) for r in (0, 1) for i in range(2) for c in "xyz"]
+    even, odd = summary.split(rows)
+    assert sorted({r["question_id"] for r in even}) == ["x0", "y0", "z0"]
+    assert sorted({r["question_id"] for r in odd}) == ["x1", "y1", "z1"] and len(odd) == 6
+
+
+def test_alpha_is_a_mean_over_judged_places():
+    assert summary.alpha([record(judged=3, overlap=1.5), record(judged=1, overlap=1.0)]) == 0.625
+    assert summary.alpha([record()]) is None
+
+
+def test_rates_are_conditional():
+    rows = [record(drafted=[2, 2, 1, 3], accepted=[2, 1, 0, 0])]
+    assert summary.rates(rows) == [0.5, 0.5, None]
+    assert summary.rates([record(drafted=[0], accepted=[0])]) == []
+
+
+def test_time_to_first_token_is_prefill_and_the_first_round():
+    rows = [record(drafted=[1, 0], accepted=[1, 0]), record(drafted=[0, 1], accepted=[0, 1])]
+    assert summary.time_to_first_token(rows, COST) == pytest.approx(0.5 + 0.1 * (1.75 + 1.0) / 2, abs=1e-12)
+
+
+def test_rows_of_a_real_run():
+    workdir, result = tiny_run.finished()
+    assert result == workdir.read("summary.json")
+    assert [row["name"] for row in result["arms"]] == tiny_run.ARMS and result["prompts"] == 4
+    for row in result["arms"]:
+        assert row["exact"] is True
+        assert row["drafted"] == row["accepted"] + row["rejected"] + row["cut"]
+        assert row["tokens"] == 4 * 12 == row["passes"] + row["accepted"]
+        assert row["tokens_per_pass"] == 48 / row["passes"]
+        assert list(row["by_category"]) == ["one", "two"]
+        assert set(row["by_category"]["one"]) == {"prompts", "tokens_per_second", "speedup", "tokens_per_pass", "alpha"}
+        assert row["v"]["1"] == 1.0 and row["predicted_speedup"] > 0 and math.isfinite(row["time_to_first_token"])
+    plain, one = result["arms"][0], result["arms"][3]
+    assert plain["speedup"] == {"value": 1.0, "low": 1.0, "high": 1.0} and plain["predicted_speedup"] == 1.0
+    assert plain["alpha"] is None and plain["c"] == 0.0 and plain["v"] == {"1": 1.0} and plain["matches_plain"] is None
+    assert one["drafted"] > 0 and list(one["v"]) == ["1", "3"] and len(one["rates"]) == 1
+    assert [row["matches_plain"] for row in result["arms"][2:]] == [*[{"equal": 4, "ties": 0, "bugs": 0}] * 3, None]
+    greedy = result["arms"][2]  # certain: the law's mean is what was accepted, before the cut
+    assert greedy["expected_tokens_per_pass"] == 1 + (greedy["accepted"] + greedy["cut"]) / greedy["passes"]
+
+
+def test_every_field_is_in_docs_metrics():
+    import pathlib
+
+    text = (pathlib.Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
+    _, result = tiny_run.finished()
+    for name in [*result, *result["arms"][0], *result["arms"][0]["by_category"]["one"]]:
+        assert f"`{name}`" in text, name

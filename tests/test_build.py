@@ -1,0 +1,179 @@
+import numpy as np
+import pytest
+import tiny_run
+
+from specjax import Fixed, Greedy, Lenient, NGram, NoDraft, Sampling, build
+from specjax.bench.plan import DraftModel
+
+
+class Double:
+    """A user's own length policy."""
+
+    def __init__(self, times=2):
+        self.times = times
+
+    def choose(self, state, offer_B):
+        return offer_B
+
+
+def config(**changes):
+    return {**build._plain(tiny_run.get_config()), **changes}
+
+
+def arms(*given):
+    return build.plan(config(arms=list(given))).arms
+
+
+def test_plain_arms_are_added_once_for_each_law():
+    assert [arm.name for arm in build.plan(tiny_run.get_config()).arms] == tiny_run.ARMS
+    own = dict(name="mine", drafter="none", sampling=tiny_run.COUPLED)
+    assert [a.name for a in arms(dict(name="x", drafter="ngram", sampling=tiny_run.PQ), own)] == ["mine", "x"]
+    filtered = dict(name="x", drafter="ngram", sampling=dict(temperature=0.7, top_p=0.9))
+    assert [a.name for a in arms(filtered, own)] == ["plain t=0.7 top-p=0.9", "mine", "x"]
+    pq = dict(name="own p/q", drafter="none", sampling=tiny_run.PQ)  # coupled output must equal coupled plain's
+    coupled = dict(name="x", drafter="ngram", sampling=tiny_run.COUPLED)
+    assert [a.name for a in arms(pq, coupled)] == ["plain t=0.7", "own p/q", "x"]
+
+
+def test_strings_become_things():
+    plain, arm = arms(
+        dict(
+            name="a",
+            drafter=dict(name="ngram", most=5, max_n=3),
+            rule=dict(name="lenient", lenience=0.5),
+            length=dict(name="fixed", k=4),
+            sampling=dict(temperature=1, top_k=8, min_p=0.1),
+            draft_sampling=dict(temperature=0.5),
+        )
+    )
+    assert plain.drafter == NoDraft() and plain.sampling == Sampling(temperature=1, top_k=8, min_p=0.1, coupled=True)
+    assert arm.drafter == NGram(most=5, max_n=3)
+    assert arm.rule == Lenient(lenience=np.float32(0.5)) and arm.rule.lenience.dtype == np.float32
+    assert arm.length == Fixed(k=np.int32(4)) and arm.length.k.dtype == np.int32
+    assert arm.draft_sampling == Sampling(temperature=0.5)
+
+
+def test_match_and_absent_leave_the_choice_to_the_decoder():
+    for extra in ({}, {"length": "match"}, {"length": None, "rule": None}):
+        arm = arms(dict(name="a", drafter="ngram", **extra))[1]
+        assert arm.length is None and arm.rule is None and arm.sampling == Sampling()
+
+
+def test_temperature_zero_is_greedy_whatever_else_is_said():
+    assert arms(dict(name="a", drafter="none", sampling=dict(temperature=0, top_p=0.5, coupled=True)))[0].sampling == Sampling()
+
+
+@pytest.mark.parametrize("dots", ["test_build:Double", "test_build.Double"])
+def test_dotted_paths(dots):
+    arm = arms(dict(name="a", drafter="ngram", length=dict(name=dots, times=3)))[1]
+    assert isinstance(arm.length, Double) and arm.length.times == 3
+    assert isinstance(arms(dict(name="a", drafter="ngram", rule="specjax.rules:Greedy"))[1].rule, Greedy)
+
+
+def test_a_draft_model_is_loaded_with_the_target_once():
+    drafter = dict(name="model", source="toy://tiny", most=1)
+    plan = build.plan(config(arms=[dict(name="a", drafter=drafter)]))
+    assert plan.arms[1].drafter == DraftModel("toy://tiny", 1)
+    experiment = build.load(plan)
+    setup = experiment.arms[1].decoder.setup
+    assert setup.drafter.most == 1 and setup.ladder == (1, 2)
+    assert setup.drafter.params["embed_VD"] is experiment.target.params["embed_VD"]
+
+
+def test_an_experiment_has_one_size_and_knows_what_to_compare():
+    experiment = tiny_run.experiment()
+    assert experiment.size == 128 and experiment.widths == (1, 3)  # 19 bytes + 12 new + 3, rounded up
+    assert {arm.name: (arm.baseline, arm.comparable) for arm in experiment.arms} == {
+        "plain greedy": ("plain greedy", False),
+        "plain t=0.7": ("plain t=0.7", False),
+        "match": ("plain greedy", True),
+        "one": ("plain greedy", True),
+        "coupled": ("plain t=0.7", True),
+        "p/q": ("plain t=0.7", False),
+    }
+    assert experiment.arms[0].decoder.setup.eos_E.tolist() == [-1]
+    assert build.load(build.plan(config(ignore_eos=False))).arms[0].decoder.setup.eos_E.tolist() == [256]
+
+
+class NoMost:
+    propose = None
+
+
+NGRAM = dict(name="a", drafter="ngram")
+BAD = {
+    "config.max_new_token is not a key: .*; did you mean 'max_new_tokens'?": config(max_new_token=3),
+    "target.sorce is not a key: target has source, dtype; did you mean 'source'?": config(target=dict(sorce="x")),
+    "target.source is missing": config(target={}),
+    r"prompts.limit='3' must be int or None, not str": config(prompts=dict(limit="3")),
+    r"prompts.chat=1 must be bool, not int": config(prompts=dict(chat=1)),
+    r"prompts.categories='chat' must be a list of str or None, not str": config(prompts=dict(categories="chat")),
+    r"config.max_new_tokens=True must be int, not bool": config(max_new_tokens=True),
+    r"config.batch=0 must be at least 1": config(batch=0),
+    r"config.repeats=0 must be at least 1": config(repeats=0),
+    r"config.seed=-1 must be at least 0": config(seed=-1),
+    r"arms=\[\] must be a list of arms": config(arms=[]),
+    r"arms: the name 'a' is used twice": config(arms=[NGRAM, NGRAM]),
+    r"arms: the name 'plain greedy' is used twice": config(arms=[dict(name="plain greedy", drafter="ngram")]),
+    r"arms\[0\].draftr is not a key: .*; did you mean 'drafter'?": config(arms=[dict(name="a", draftr="ngram")]),
+    r"arms\[0\].drafter='ngramm' is none of none, ngram, model, .*did you mean 'ngram'?": config(
+        arms=[dict(name="a", drafter="ngramm")]
+    ),
+    r"arms\[0\].drafter.mst is not a key: .*; did you mean 'most'?": config(
+        arms=[dict(name="a", drafter=dict(name="ngram", mst=3))]
+    ),
+    r"arms\[0\].drafter.params is not a key": config(arms=[dict(name="a", drafter=dict(name="ngram", params=None))]),
+    r"arms\[0\].drafter.most=0 must be at least 1": config(arms=[dict(name="a", drafter=dict(name="ngram", most=0))]),
+    r"arms\[0\].drafter.min_n=5 must be at least 1 and at most 4": config(
+        arms=[dict(name="a", drafter=dict(name="ngram", min_n=5))]
+    ),
+    r"arms\[0\].drafter=None must be a name": config(arms=[dict(name="a", drafter=None)]),
+    r"arms\[0\].drafter: NoMost has no `most`": config(arms=[dict(name="a", drafter="test_build:NoMost")]),
+    r"arms\[0\].length: .*unexpected keyword argument 'tims'": config(
+        arms=[{**NGRAM, "length": dict(name="test_build:Double", tims=3)}]
+    ),
+    r"arms\[0\].drafter=3 must be a name": config(arms=[dict(name="a", drafter=3)]),
+    r"arms\[0\].drafter='specjax.no:Thing': ": config(arms=[dict(name="a", drafter="specjax.no:Thing")]),
+    r"arms\[0\].drafter='specjax.rules:Greedy' has no method propose, so it is no drafter": config(
+        arms=[dict(name="a", drafter="specjax.rules:Greedy")]
+    ),
+    r"arms\[0\].length.k=8 must be at least 0 and at most 7": config(arms=[{**NGRAM, "length": dict(name="fixed", k=8)}]),
+    r"arms\[0\].length.k is missing": config(arms=[{**NGRAM, "length": "fixed"}]),
+    r"arms\[0\].length.k=1.5 must be int": config(arms=[{**NGRAM, "length": dict(name="fixed", k=1.5)}]),
+    r"arms\[0\].length.k is not a key: .* has none": config(arms=[{**NGRAM, "length": dict(name="match", k=1)}]),
+    r"arms\[0\].rule.lenience=2.0 must be": config(arms=[{**NGRAM, "rule": dict(name="lenient", lenience=2.0)}]),
+    r"arms\[0\].sampling.top_p=1.5 must be between 0 and 1": config(arms=[{**NGRAM, "sampling": dict(temperature=1, top_p=1.5)}]),
+    r"arms\[0\].sampling.topp is not a key: .*; did you mean 'top_p'?": config(arms=[{**NGRAM, "sampling": dict(topp=1)}]),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_configs_are_refused_in_one_line(message):
+    with pytest.raises(ValueError, match=message) as error:
+        build.plan(BAD[message])
+    assert "\n" not in str(error.value)
+
+
+def test_parts_that_do_not_fit_name_the_arm():
+    plan = build.plan(config(arms=[{**NGRAM, "rule": "speculative", "sampling": tiny_run.COUPLED}]))
+    with pytest.raises(ValueError, match="arm 'a': rule=speculative with coupled sampling"):
+        build.load(plan)
+    with pytest.raises(ValueError, match="no chat template"):
+        build.load(build.plan(config(prompts=dict(source="own", limit=1))))
+    with pytest.raises(ValueError, match="exceed the model's 1024 positions"):
+        build.load(build.plan(config(max_new_tokens=1020)))
+
+
+def test_the_shipped_configs_are_plans():
+    import importlib.util
+    import pathlib
+
+    numbers = {"quickstart": (11, 64), "full": (11, 128), "humaneval": (2, 128)}
+    for name, (count, new) in numbers.items():
+        path = pathlib.Path(__file__).parents[1] / "configs" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        given = module.get_config()
+        plan = build.plan(given)
+        assert given.is_locked and len(plan.arms) == count and plan.max_new_tokens == new
+        assert f"--config=configs/{name}.py" in module.__doc__

@@ -1,0 +1,206 @@
+"""The loop on table models: what it commits, counts and cuts, row by row."""
+
+import jax
+import numpy as np
+import pytest
+from loop import VOCAB, UpAndDown, counting, drafter, fixed, lm, mixed, random_lm
+
+import specjax
+from specjax import Sampling, reference
+
+MODES = {
+    "greedy": {},
+    "coupled": {"sampling": Sampling(temperature=0.8, coupled=True)},
+    "p/q": {"sampling": Sampling(temperature=0.8)},
+}
+PROMPTS = [[1, 2, 3, 1, 2], [4], [5, 5, 5] * 13 + [6], [0, 1, 2, 3, 4, 5, 6, 0, 1]]
+BUDGETS = [32, 5, 1, 40]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_a_draft_that_is_the_target_is_accepted_whole(mode, k):
+    target = random_lm(0)
+    out = specjax.generate(target, PROMPTS[:2], drafter=drafter(target), length=fixed(k), max_new_tokens=18, **MODES[mode])
+    assert (out.counts["rejected"] == 0).all() and (out.counts["cut"] == 0).all()
+    assert out.counts["passes"].tolist() == [-(-18 // (k + 1))] * 2
+    assert out.finish_reasons == ["length"] * 2
+
+
+@pytest.mark.parametrize("mode", ["greedy", "coupled"])
+@pytest.mark.parametrize("k", [0, 1, 3, 5])
+def test_output_is_plains_token_for_token(mode, k):
+    target = random_lm(1)
+    plain = specjax.generate(target, PROMPTS, max_new_tokens=BUDGETS, **MODES[mode])
+    for draft in (drafter(mixed(target, 2)), specjax.NGram(most=5, max_n=2)):
+        out = specjax.generate(target, PROMPTS, drafter=draft, length=fixed(k), max_new_tokens=BUDGETS, **MODES[mode])
+        assert out.token_ids == plain.token_ids
+    assert plain.counts["tokens"].tolist() == BUDGETS == plain.counts["passes"].tolist()
+
+
+def test_greedy_output_is_the_oracles():
+    target = random_lm(3)
+    law = np.exp(target.params)
+
+    def logits_law(context):
+        before = (0, *context)[-2:]
+        return reference.one_hot(int(np.argmax(law[before])), VOCAB)
+
+    out = specjax.generate(target, PROMPTS, drafter=drafter(mixed(target, 4)), max_new_tokens=15)
+    for prompt, tokens in zip(PROMPTS, out.token_ids, strict=True):
+        oracle = reference.plain(logits_law, prompt, 15, (), lambda p, position: int(np.argmax(p)))
+        assert tokens == list(oracle.tokens)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("length", [fixed(3), UpAndDown()], ids=["fixed", "adaptive"])
+def test_a_row_in_a_batch_is_the_row_alone(mode, length):
+    """Prompts of 1 to 40 tokens, other budgets, an early EOS, other numbers of accepted drafts in a round."""
+    target = random_lm(8, flat=1.0)
+    options = {"drafter": drafter(mixed(target, 6, 0.4)), "length": length, "eos": [4], "seed": 3, **MODES[mode]}
+    names = ["a", "b", "c", "d"]
+    together = specjax.generate(target, PROMPTS, ids=names, max_new_tokens=BUDGETS, **options)
+    stops = {int(a) for a in together.trace.stop_BN[together.trace.committed_BN > 0]}
+    assert {0, 1, 2} <= stops and "eos" in together.finish_reasons
+    for order in ([3], [2, 0], [3, 1, 0, 2]):
+        some = specjax.generate(
+            target, [PROMPTS[i] for i in order], ids=[names[i] for i in order], max_new_tokens=[BUDGETS[i] for i in order], **options
+        )
+        for place, i in enumerate(order):
+            assert some.token_ids[place] == together.token_ids[i]
+            assert {n: int(c[place]) for n, c in some.counts.items()} == {n: int(c[i]) for n, c in together.counts.items()}
+            assert some.finish_reasons[place] == together.finish_reasons[i]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_of_a_transformer_in_64_bit_equal_the_row_alone(mode):
+    with jax.enable_x64(True):
+        target, draft = specjax.load("toy://tiny", dtype="float64"), specjax.load("toy://tiny/1", dtype="float64")
+        near = {**jax.tree.map(lambda a, b: 0.97 * a + 0.03 * b, target.params, draft.params)}
+        options = {"drafter": specjax.ModelDrafter(model=target.model, params=near, most=3), "seed": 1, **MODES[mode]}
+        prompts, budgets = [[7] * 40, [3], [1, 2, 3, 4]], [6, 12, 9]
+        together = specjax.generate(target, prompts, max_new_tokens=budgets, ids=["a", "b", "c"], **options)
+        assert 0 < together.counts["accepted"].sum() < together.counts["drafted"].sum()
+        for i in (1, 2):
+            alone = specjax.generate(target, prompts[i : i + 1], max_new_tokens=budgets[i], ids=["abc"[i]], **options)
+            assert alone.token_ids[0] == together.token_ids[i]
+        turned = specjax.generate(target, prompts[::-1], max_new_tokens=budgets[::-1], ids=["c", "b", "a"], **options)
+        assert turned.token_ids[::-1] == together.token_ids
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("eos", range(1, VOCAB))
+def test_eos_at_every_offset_of_a_block(mode, eos):
+    """Draft = target counting 0, 1, 2, ... with K = 5: blocks 1-6, 0-..., so the EOS is every draft, and the bonus, in turn."""
+    target = counting()
+    out = specjax.generate(target, [[0]], drafter=drafter(target), eos=[eos], max_new_tokens=30, **MODES[mode])
+    assert out.token_ids == [list(range(1, eos + 1))] and out.finish_reasons == ["eos"]
+    counts = {name: int(c[0]) for name, c in out.counts.items()}
+    kept = min(eos, 5)
+    assert counts == {"tokens": eos, "passes": 1, "drafted": 5, "accepted": kept, "rejected": 0, "cut": 5 - kept}
+    assert out.trace.committed_BN[0].sum() == eos
+
+
+@pytest.mark.parametrize("wrong", range(1, VOCAB))
+def test_eos_as_the_replacement_of_a_refused_draft(wrong):
+    """The draft errs where the next token is `wrong`, which is the EOS."""
+    target, law = counting(), np.roll(np.eye(VOCAB), 1, axis=1)
+    law[wrong - 1] = np.eye(VOCAB)[0]
+    out = specjax.generate(target, [[0]], drafter=drafter(lm(law)), eos=[wrong], max_new_tokens=30)
+    assert out.token_ids == [list(range(1, wrong + 1))] and out.finish_reasons == ["eos"]
+    assert out.counts["accepted"].tolist() == [min(wrong - 1, 5)] and out.counts["cut"].tolist() == [0]
+
+
+@pytest.mark.parametrize("budget", range(0, 9))
+def test_budget_at_every_offset_of_a_block(budget):
+    target = counting()
+    out = specjax.generate(target, [[0]], drafter=drafter(target), max_new_tokens=budget)
+    assert out.token_ids == [[t % VOCAB for t in range(1, budget + 1)]] and out.finish_reasons == ["length"]
+    full, rest = divmod(budget, 6)
+    assert out.counts["drafted"].tolist() == [5 * full + max(rest - 1, 0)] == out.counts["accepted"].tolist()
+    assert out.counts["cut"].tolist() == [0] == out.counts["rejected"].tolist()
+
+
+def test_eos_on_the_last_token_of_the_budget_is_an_eos_finish():
+    target = counting()
+    for budget, finish in ((3, "length"), (4, "eos"), (5, "eos")):
+        assert specjax.generate(target, [[0]], drafter=drafter(target), eos=[4, 6], max_new_tokens=budget).finish_reasons == [finish]
+
+
+def test_counters_add_up_and_match_the_trace():
+    target = random_lm(7)
+    out = specjax.generate(
+        target, PROMPTS, drafter=drafter(mixed(target, 8)), max_new_tokens=BUDGETS, eos=[2], **MODES["p/q"]
+    )
+    c, trace = out.counts, out.trace
+    assert (c["drafted"] == c["accepted"] + c["rejected"] + c["cut"]).all()
+    assert c["tokens"].tolist() == [len(ids) for ids in out.token_ids] == trace.committed_BN.sum(1).tolist()
+    assert c["drafted"].tolist() == trace.drafted_BN.sum(1).tolist()
+    assert (trace.stop_BN.sum(1) == c["accepted"] + c["cut"]).all()
+    judged = trace.drafted_BN.astype(bool)
+    np.testing.assert_allclose(trace.law_BNM.sum(-1)[judged], 1, atol=1e-6)
+    for row, ids in enumerate(out.token_ids):
+        kept = [t for n in range(trace.stop_BN.shape[1]) for t in block(trace, row, n)]
+        assert kept == ids
+
+
+def block(trace, row, n):
+    """The tokens that one round committed, rebuilt from its trace."""
+    stop = trace.stop_BN[row, n]
+    tokens = [*trace.token_BNM[row, n, 1 : stop + 1], trace.emitted_BN[row, n]]
+    return [int(t) for t in tokens][: trace.committed_BN[row, n]]
+
+
+def test_the_trace_holds_the_laws_that_were_sampled():
+    target = random_lm(9, order=1)
+    draft = mixed(target, 10)
+    options = {"sampling": Sampling(temperature=0.5), "draft_sampling": Sampling(temperature=2.0, top_k=3)}
+    out = specjax.generate(target, [[3]], drafter=drafter(draft, 2), max_new_tokens=9, **options)
+    for n in range(out.trace.drafted_BN.shape[1]):
+        before = out.trace.token_BNM[0, n]
+        for m in range(out.trace.drafted_BN[0, n]):
+            p = reference.law(target.params[before[m]], 0.5)
+            q = reference.law(draft.params[before[m]], 2.0, top_k=3)
+            np.testing.assert_allclose(out.trace.p_BNM[0, n, m + 1], p[before[m + 1]], rtol=1e-5)
+            np.testing.assert_allclose(out.trace.q_BNM[0, n, m + 1], q[before[m + 1]], rtol=1e-5)
+            np.testing.assert_allclose(out.trace.overlap_BNM[0, n, m], np.minimum(p, q).sum(), rtol=1e-5)
+
+
+def test_a_row_without_finite_logits_ends_and_leaves_its_neighbours():
+    """The law after token 3 is NaN: the row that meets it keeps what it has, accepted drafts included."""
+    good, params = counting(), counting().params.copy()
+    params[3] = np.nan
+    bad = specjax.LM(good.model, params, None, "bad")
+    for draft in (None, drafter(good)):
+        with pytest.warns(UserWarning, match="row 0 ended early"):
+            out = specjax.generate(bad, [[0], [4]], drafter=draft, max_new_tokens=[10, 3])
+        assert out.token_ids == [[1, 2, 3], [5, 6, 0]] and out.finish_reasons == ["nonfinite", "length"]
+
+
+def test_streaming_yields_what_generate_returns():
+    target = random_lm(11)
+    options = {"drafter": drafter(mixed(target, 12)), "max_new_tokens": 17, "seed": 5, **MODES["p/q"]}
+    blocks = list(specjax.stream(target, [1, 2, 3], id="x", **options))
+    assert [t for b in blocks for t in b] == specjax.generate(target, [[1, 2, 3]], ids=["x"], **options).token_ids[0]
+    assert all(blocks) and len(blocks) < 17
+
+
+def test_a_buffer_that_is_exactly_full():
+    """Prompt + new + widest rung = 128 slots, one less and one more."""
+    target = random_lm(13)
+    for prompt in (101, 102, 103):
+        decoder = specjax.Decoder(target, drafter=drafter(target))
+        assert decoder.start([[1] * prompt], 20).token_BS.shape[1] == (128 if prompt <= 102 else 256)
+        plain = specjax.generate(target, [[1] * prompt], max_new_tokens=20)
+        assert specjax.generate(target, [[1] * prompt], drafter=drafter(target), max_new_tokens=20).token_ids == plain.token_ids
+
+
+def test_a_rule_whose_law_is_no_law_is_an_error():
+    class Half(specjax.Speculative):
+        def __call__(self, *args):
+            law = super().__call__(*args)
+            return law._replace(stop_M=law.stop_M / 2)
+
+    jax.tree_util.register_dataclass(Half, [], [])
+    with pytest.raises(RuntimeError, match="does not sum to one"):
+        specjax.generate(random_lm(0), [[1]], rule=Half(), max_new_tokens=4, **MODES["p/q"])
