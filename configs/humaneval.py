@@ -18,7 +18,9 @@ def get_config() -> ConfigDict:
         )
     )
     config.prompts = ConfigDict(dict(source="humaneval", limit=10, categories=placeholder(tuple), chat=True))
-    config.arms = (dict(name="ngram match greedy", drafter="ngram", length="match", sampling=dict(temperature=0.0)),)
+    config.arms = (
+        dict(name="ngram match greedy", drafter=dict(name="ngram", per_match=1.75), length="match", sampling=dict(temperature=0.0)),
+    )
     config.max_new_tokens = 128
     config.seed = 0
     config.batch = 1

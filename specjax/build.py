@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 import specjax
@@ -141,12 +140,12 @@ def _rule(given, where):
     made = _part(given, where, RULES, "__call__")
     if isinstance(made, rules.Lenient):
         within(f"{where}.lenience", made.lenience, 1e-6, 1)
-    return _numbers(made)
+    return made
 
 
 def _length(given, where):
     made = _part(given, where, LENGTHS, "choose")
-    return None if isinstance(made, Match) else _numbers(made)
+    return None if isinstance(made, Match) else made
 
 
 def _part(given, where, known: Mapping, method: str):
@@ -184,12 +183,6 @@ def _dotted(name, where, known):
         raise ValueError(f"{where}={name!r}: {error}") from error
 
 
-def _numbers(part):
-    """Numbers of one dtype, so that another value is not another program."""
-    kind = {int: np.int32, float: np.float32}
-    return jax.tree.map(lambda x: np.asarray(x, kind[type(x)]) if type(x) in kind else x, part)
-
-
 # ---------------------------------------------------------------- models
 
 
@@ -208,9 +201,8 @@ def _draft_loader(plan: Plan, target):
 
 def _load_arm(plan: Plan, arm: Arm, target, load_draft) -> LoadedArm:
     drafter = arm.drafter
-    if isinstance(drafter, DraftModel):  # through the decoder, which refuses another vocabulary
-        checked = specjax.Decoder(target, drafter=load_draft(drafter)).setup.drafter
-        drafter = dataclasses.replace(checked, most=drafter.most)
+    if isinstance(drafter, DraftModel):
+        drafter = specjax.api.as_drafter(target, load_draft(drafter), drafter.most)
     try:
         decoder = specjax.Decoder(
             target,
@@ -220,7 +212,7 @@ def _load_arm(plan: Plan, arm: Arm, target, load_draft) -> LoadedArm:
             sampling=arm.sampling,
             draft_sampling=arm.draft_sampling,
             seed=plan.seed,
-            eos=() if plan.ignore_eos else None,
+            eos=() if plan.ignore_eos and arm.sampling.temperature is not None else None,
         )
     except ValueError as error:
         raise ValueError(f"arm {arm.name!r}: {error}") from error

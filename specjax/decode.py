@@ -112,12 +112,13 @@ def start(setup: Setup, token_BS, prompt_B, budget_B, id_B, rounds: int, dtype) 
 
 def prefill(setup: Setup, params, state: State) -> State:
     """Feed every prompt but its newest token, and let the drafter take in the prompt: one program for all rules and samplings."""
-    cache, drafter = _prefill(setup.model, setup.chunk, setup.drafter, params, state.cache, state.token_BS, state.cursor_B)
+    cache, drafter = feed_prompts(setup.model, setup.chunk, setup.drafter, params, state.cache, state.token_BS, state.cursor_B)
     return state._replace(cache=cache, drafter=drafter)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "chunk"), donate_argnames="cache")
-def _prefill(model, chunk, drafter, params, cache, token_BS, cursor_B):
+def feed_prompts(model, chunk, drafter, params, cache, token_BS, cursor_B):
+    """(cache, drafter's state) after tokens 0 .. cursor of each row."""
     cache = ingest.prefill(model, params, cache, token_BS, cursor_B, chunk)
     return cache, drafter.init(drafter.params, View(params, cache, token_BS, cursor_B))
 
@@ -125,9 +126,7 @@ def _prefill(model, chunk, drafter, params, cache, token_BS, cursor_B):
 @functools.partial(jax.jit, donate_argnames="state")
 def generate(setup: Setup, params, state: State) -> State:
     """Rounds until every row has finished, as one program."""
-    return jax.lax.while_loop(
-        lambda s: jnp.any(s.finish_B == RUNNING), functools.partial(decode_round, setup, params), state
-    )
+    return jax.lax.while_loop(lambda s: jnp.any(s.finish_B == RUNNING), functools.partial(decode_round, setup, params), state)
 
 
 @functools.partial(jax.jit, donate_argnames="state")
@@ -154,9 +153,7 @@ def decode_round(setup: Setup, params, state: State) -> State:
     for width in setup.ladder:
         turns = (needed > below) & (needed <= width)
         body = functools.partial(_finish_round, setup, params, draft, width)
-        _, state = jax.lax.while_loop(
-            lambda c: c[0], lambda c, body=body: (jnp.zeros((), bool), body(c[1])), (turns, state)
-        )
+        _, state = jax.lax.while_loop(lambda c: c[0], lambda c, body=body: (jnp.zeros((), bool), body(c[1])), (turns, state))
         below = width
     return state
 
@@ -214,7 +211,8 @@ def _finish_round(setup: Setup, params, draft: Draft, width: int, state: State) 
     drafted_B = jnp.sum(tree.valid_M, axis=-1, dtype=jnp.int32) - 1
     p_BM, q_BM, overlap_BM = _compare(tree, token_BM, p_BMV, None if draft.q_BMV is None else q_BMV)
     expected_B = jnp.sum(stop_BM * tree.depth_M, axis=-1)
-    verdict = Verdict(drafted_B, stop_B, committed_B, expected_B, overlap_BM)
+    every = jnp.pad(overlap_BM, ((0, 0), (0, setup.ladder[-1] - width)))  # one shape for all rungs
+    verdict = Verdict(drafted_B, stop_B, committed_B, expected_B, every)
     view = View(params, cache, state.token_BS, state.cursor_B)
     state = state._replace(
         cache=cache,

@@ -109,7 +109,8 @@ def _threshold(x_V, weight_V, goal):
 
     bits_V = _sortable(x_V)
     low = jnp.where(settled, 0, _sortable(jnp.full_like(guess, -jnp.inf)))
-    high = jnp.where(settled, 0, _sortable(top[..., :1]))
+    # not top[..., :1]: XLA takes a slice of top_k's result for a reason to sort the whole vocabulary, 40 ms instead of .3
+    high = jnp.where(settled, 0, _sortable(jnp.max(x_V, axis=-1, keepdims=True)))
 
     def halve(bounds):
         low, high = bounds
@@ -163,8 +164,15 @@ def key(seed, purpose: int, *place):
 
 
 def noise(keys, vocab: int):
-    """Standard exponential noise E, float32, [..., V] for keys [...]; -log E is standard Gumbel noise."""
-    one = lambda k: -jnp.log(jax.random.uniform(k, (vocab,), jnp.float32, minval=jnp.finfo(jnp.float32).tiny))
+    """Standard exponential noise E, float32, [..., V] for keys [...]; -log E is standard Gumbel noise.
+
+    From 32 random bits through log1p, so that E goes down to 1e-10: with the usual 23 bits no token under 1e-7 would ever be drawn.
+    """
+
+    def one(k):
+        u_V = (jax.random.bits(k, (vocab,), jnp.uint32).astype(jnp.float32) + 0.5) * 2.0**-32
+        return -jnp.log1p(-jnp.minimum(u_V, 1 - 2.0**-24))  # the conversion rounds the largest u up to 1
+
     return jax.vmap(one)(keys.reshape(-1)).reshape(*keys.shape, vocab)
 
 

@@ -75,7 +75,5 @@ def greedy(model, prompt, count: int) -> np.ndarray:
     """`count` greedy tokens after a prompt; EOS is not looked at."""
     with torch.no_grad():
         ids = torch.tensor(np.asarray(prompt)[None])
-        out = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, min_new_tokens=count
-        )
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, min_new_tokens=count)
     return out[0, len(prompt) :].numpy()

@@ -46,10 +46,7 @@ def test_a_trace_and_its_record_agree():
         with np.load(workdir.path / line["trace"]) as saved:
             got = decode.Trace(**saved)
         emitted = np.concatenate(
-            [
-                [*got.token_BNM[n, 1 : got.committed_BN[n]], got.emitted_BN[n]][: got.committed_BN[n]]
-                for n in range(len(got.root_BN))
-            ]
+            [[*got.token_BNM[n, 1 : got.committed_BN[n]], got.emitted_BN[n]][: got.committed_BN[n]] for n in range(len(got.root_BN))]
         )
         assert emitted.tolist() == line["token_ids"]
         assert got.root_BN[0] == line["prompt_tokens"] - 1

@@ -32,7 +32,7 @@ def test_a_draft_that_is_the_target_is_accepted_whole(mode, k):
 def test_output_is_plains_token_for_token(mode, k):
     target = random_lm(1)
     plain = specjax.generate(target, PROMPTS, max_new_tokens=BUDGETS, **MODES[mode])
-    for draft in (drafter(mixed(target, 2)), specjax.NGram(most=5, max_n=2)):
+    for draft in (drafter(mixed(target, 2)), specjax.NGram(most=5, max_n=2, min_n=1)):
         out = specjax.generate(target, PROMPTS, drafter=draft, length=fixed(k), max_new_tokens=BUDGETS, **MODES[mode])
         assert out.token_ids == plain.token_ids
     assert plain.counts["tokens"].tolist() == BUDGETS == plain.counts["passes"].tolist()
@@ -56,7 +56,7 @@ def test_greedy_output_is_the_oracles():
 @pytest.mark.parametrize("length", [fixed(3), UpAndDown()], ids=["fixed", "adaptive"])
 def test_a_row_in_a_batch_is_the_row_alone(mode, length):
     """Prompts of 1 to 40 tokens, other budgets, an early EOS, other numbers of accepted drafts in a round."""
-    target = random_lm(8, flat=1.0)
+    target = random_lm(13, flat=1.0)
     options = {"drafter": drafter(mixed(target, 6, 0.4)), "length": length, "eos": [4], "seed": 3, **MODES[mode]}
     names = ["a", "b", "c", "d"]
     together = specjax.generate(target, PROMPTS, ids=names, max_new_tokens=BUDGETS, **options)
@@ -76,7 +76,7 @@ def test_a_row_in_a_batch_is_the_row_alone(mode, length):
 def test_rows_of_a_transformer_in_64_bit_equal_the_row_alone(mode):
     with jax.enable_x64(True):
         target, draft = specjax.load("toy://tiny", dtype="float64"), specjax.load("toy://tiny/1", dtype="float64")
-        near = {**jax.tree.map(lambda a, b: 0.97 * a + 0.03 * b, target.params, draft.params)}
+        near = {**jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, target.params, draft.params)}
         options = {"drafter": specjax.ModelDrafter(model=target.model, params=near, most=3), "seed": 1, **MODES[mode]}
         prompts, budgets = [[7] * 40, [3], [1, 2, 3, 4]], [6, 12, 9]
         together = specjax.generate(target, prompts, max_new_tokens=budgets, ids=["a", "b", "c"], **options)
@@ -111,7 +111,7 @@ def test_eos_as_the_replacement_of_a_refused_draft(wrong):
     assert out.counts["accepted"].tolist() == [min(wrong - 1, 5)] and out.counts["cut"].tolist() == [0]
 
 
-@pytest.mark.parametrize("budget", range(0, 9))
+@pytest.mark.parametrize("budget", range(9))
 def test_budget_at_every_offset_of_a_block(budget):
     target = counting()
     out = specjax.generate(target, [[0]], drafter=drafter(target), max_new_tokens=budget)
@@ -129,9 +129,7 @@ def test_eos_on_the_last_token_of_the_budget_is_an_eos_finish():
 
 def test_counters_add_up_and_match_the_trace():
     target = random_lm(7)
-    out = specjax.generate(
-        target, PROMPTS, drafter=drafter(mixed(target, 8)), max_new_tokens=BUDGETS, eos=[2], **MODES["p/q"]
-    )
+    out = specjax.generate(target, PROMPTS, drafter=drafter(mixed(target, 8)), max_new_tokens=BUDGETS, eos=[2], **MODES["p/q"])
     c, trace = out.counts, out.trace
     assert (c["drafted"] == c["accepted"] + c["rejected"] + c["cut"]).all()
     assert c["tokens"].tolist() == [len(ids) for ids in out.token_ids] == trace.committed_BN.sum(1).tolist()

@@ -48,8 +48,7 @@ def test_our_tree_goes_back_to_the_same_tensors(tmp_path):
 
 
 TEMPLATES = [
-    "{% for m in messages %}\n  {% if m.role == 'user' %}\n{{ bos_token + m.content | trim }}\n  {% endif %}\n{% endfor %}"
-    "{{ eos_token }}",
+    "{% for m in messages %}\n  {% if m.role == 'user' %}\n{{ bos_token + m.content | trim }}\n  {% endif %}\n{% endfor %}{{ eos_token }}",
     "{% if tools is not none %}tools{% endif %}{{ messages | tojson }}{% if add_generation_prompt %}hello{% endif %}",
 ]
 

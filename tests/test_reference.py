@@ -290,9 +290,7 @@ def test_nothing_offered_is_plain_decoding_with_the_same_coins():
 def test_draft_equal_to_target_is_accepted_whole(k, rule):
     target = likeliest(TARGET) if rule is ref.greedy else TARGET
     coupled = rule == "coupled"
-    out = ref.speculative_decode(
-        target, drafts(target), (0, 1), 4 * (k + 1), (), k, ref.greedy if coupled else rule, Coins(0, 5), coupled
-    )
+    out = ref.speculative_decode(target, drafts(target), (0, 1), 4 * (k + 1), (), k, ref.greedy if coupled else rule, Coins(0, 5), coupled)
     assert out[2:] == (4 * k, 4 * k, 0, 0, 4)
 
 

@@ -56,8 +56,7 @@ def test_the_table_shows_each_metric():
 
 def test_the_closing_sentence_names_the_best_exact_arm():
     assert table.closing(SUMMARY) == (
-        "Best exact arm: quick, 2.00 (1.75-2.25) times plain on 4 prompts at 1.50 tokens per pass; "
-        "the latency model predicted 1.75."
+        "Best exact arm: quick, 2.00 (1.75-2.25) times plain on 4 prompts at 1.50 tokens per pass; the latency model predicted 1.75."
     )
     assert table.closing({**SUMMARY, "arms": SUMMARY["arms"][:1]}) == "Only plain arms were run, so there is nothing to gain."
 

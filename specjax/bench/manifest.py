@@ -17,9 +17,7 @@ from specjax.bench.plan import Experiment
 PACKAGES = ("jax", "jaxlib", "flax", "numpy")
 
 
-def manifest(
-    experiment: Experiment, command: list[str], compile_seconds: dict[str, dict[str, float]], costs: dict[str, Costs]
-) -> dict:
+def manifest(experiment: Experiment, command: list[str], compile_seconds: dict[str, dict[str, float]], costs: dict[str, Costs]) -> dict:
     """The content of manifest.json, but for the wall time."""
     return {
         "versions": {

@@ -62,7 +62,7 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A checked run. ignore_eos: decode to the budget whatever is said, so that totals of arms compare."""
+    """A checked run. ignore_eos: sampled arms decode to the budget, whatever is said."""
 
     target: Target
     prompts: Prompts

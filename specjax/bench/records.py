@@ -76,9 +76,7 @@ def key(record: dict) -> tuple:
     return record["arm"], str(record["question_id"]), record["repeat"]
 
 
-def record(
-    arm: LoadedArm, encoded: Encoded, repeat: int, output: Output, row: int, seconds: dict, peak: int
-) -> tuple[dict, object]:
+def record(arm: LoadedArm, encoded: Encoded, repeat: int, output: Output, row: int, seconds: dict, peak: int) -> tuple[dict, object]:
     """(record, trace) of one row of an output. seconds: of each phase, this row's share."""
     rounds = int(output.counts["passes"][row])
     trace = type(output.trace)(*(x[row, :rounds] for x in output.trace))

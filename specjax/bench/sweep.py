@@ -118,7 +118,8 @@ def _compile(experiment: Experiment, arm: LoadedArm) -> dict[str, float]:
     setup, params = arm.decoder.setup, experiment.target.params
     state = _start(experiment, arm, experiment.prompts[: experiment.plan.batch])
     began = time.perf_counter()
-    decode.prefill.lower(setup, params, state).compile()
+    parts = setup.model, setup.chunk, setup.drafter, params, state.cache, state.token_BS, state.cursor_B
+    decode.feed_prompts.lower(*parts).compile()
     middle = time.perf_counter()
     decode.generate.lower(setup, params, jax.eval_shape(decode.prefill, setup, params, state)).compile()
     return {"prefill": middle - began, "decode": time.perf_counter() - middle}

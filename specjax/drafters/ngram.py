@@ -5,6 +5,7 @@ The longest match of n = max_n .. min_n over prompt and output wins, then the mo
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -21,11 +22,15 @@ class Match(NamedTuple):
 
 @struct
 class NGram:
-    """most: largest draft. A match offers what follows it in the committed text."""
+    """most: largest draft. max_n, min_n: longest and shortest match.
+
+    A match of n tokens offers what follows it in the committed text, at most `per_match` * n tokens (SuffixDecoding's alpha, 2411.04975).
+    """
 
     most: int = static(default=7)
-    max_n: int = static(default=4)
-    min_n: int = static(default=1)
+    max_n: int = static(default=6)
+    min_n: int = static(default=2)
+    per_match: float | Array = math.inf
     params: None = None
     name = "ngram"
 
@@ -58,5 +63,7 @@ class NGram:
             run_S += alive_S
         score_S = jnp.where(run_S >= self.min_n, run_S * S + place_S, -1)
         best = jnp.argmax(score_S).astype(jnp.int32)
+        matched = jnp.where(score_S[best] >= 0, run_S[best], 0)
+        trusted = jnp.floor(jnp.where(matched > 0, self.per_match * matched, 0))
         follows = jnp.minimum(cursor - best, self.most)
-        return best + 1, jnp.where(score_S[best] >= 0, follows, 0).astype(jnp.int32)
+        return best + 1, jnp.minimum(follows, trusted).astype(jnp.int32)

@@ -115,13 +115,9 @@ def check_alpha(alpha: float) -> None:
 def _counts(drafted_N, accepted_N, k: int) -> tuple[np.ndarray, np.ndarray]:
     drafted_N, accepted_N = np.asarray(drafted_N, int), np.asarray(accepted_N, int)
     if drafted_N.ndim != 1 or drafted_N.shape != accepted_N.shape or not drafted_N.size:
-        raise ValueError(
-            f"drafted has shape {drafted_N.shape}, accepted {accepted_N.shape}: one count a round, at least one round"
-        )
+        raise ValueError(f"drafted has shape {drafted_N.shape}, accepted {accepted_N.shape}: one count a round, at least one round")
     wrong = np.flatnonzero((accepted_N < 0) | (accepted_N > drafted_N) | (drafted_N > k))
     if wrong.size:
         n = wrong[0]
-        raise ValueError(
-            f"round {n}: drafted={drafted_N[n]}, accepted={accepted_N[n]}; must be 0 <= accepted <= drafted <= k={k}"
-        )
+        raise ValueError(f"round {n}: drafted={drafted_N[n]}, accepted={accepted_N[n]}; must be 0 <= accepted <= drafted <= k={k}")
     return drafted_N, accepted_N

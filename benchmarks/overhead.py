@@ -1,0 +1,105 @@
+"""What a round costs beyond its bare parts: a pass of the same width (forward, head, argmax) and the n-gram lookup, jitted in a loop.
+
+    pip install -e . && python benchmarks/overhead.py
+
+SmolLM2-135M-Instruct, float32, batch 1, K = 4 in every round, S = 384; interleaved, medians of ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+
+import specjax
+from specjax import Sampling, sampling
+from specjax.models.load import fetch
+from specjax.types import View, struct
+
+PROMPT, ROUNDS, SIZE, K = 200, 24, 384, 4
+
+KINDS = {
+    "greedy": Sampling(),
+    "p/q, t = .7": Sampling(temperature=0.7),
+    "p/q, t = .7, top-p .9": Sampling(temperature=0.7, top_p=0.9),
+    "p/q, t = 1, top-p .9": Sampling(temperature=1.0, top_p=0.9),
+    "coupled, t = .7": Sampling(temperature=0.7, coupled=True),
+    "coupled, t = .7, top-p .9": Sampling(temperature=0.7, coupled=True, top_p=0.9),
+}
+
+
+@struct
+class Always(specjax.NGram):
+    """An n-gram drafter that offers K tokens in every round, so that all rounds have one width."""
+
+    def offer(self, state):
+        return jnp.full_like(state.offer_B, self.most)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=9)
+    turns = parser.parse_args().turns
+    target = specjax.load(fetch.SMOLLM2)
+    prompt = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 30)[:PROMPT]
+    bare = bare_parts(target, prompt)
+    runs = {name: rounds(target, prompt, kind) for name, kind in KINDS.items()}
+    ratios, parts = {name: [] for name in runs}, []
+    for turn in range(turns + 1):
+        for name, run in runs.items():
+            part, whole = bare(), run()
+            if turn:
+                parts.append(part)
+                ratios[name].append(whole / part)
+    print(f"bare parts of a round at width {K + 1}: {statistics.median(parts) * 1e3:.2f} ms")
+    for name, ratio in ratios.items():
+        print(f"{name:28} {statistics.median(ratio):.3f} times the bare parts ({min(ratio):.3f} .. {max(ratio):.3f})")
+
+
+def rounds(target, prompt, kind):
+    """Seconds a round of the whole loop."""
+    decoder = specjax.Decoder(target, drafter=Always(most=K), sampling=kind, ladder=(1, 4, K + 1), eos=())
+
+    def run():
+        state = jax.block_until_ready(decoder.prefill(decoder.start([prompt], ROUNDS * 3, size=SIZE)))
+        begin = time.perf_counter()
+        state = jax.block_until_ready(decoder.generate(state))
+        seconds = time.perf_counter() - begin
+        narrow = int((state.trace.drafted_BN[0, : int(state.turn)] < K).sum())
+        if narrow > 4:  # the last rounds have less budget than K
+            raise RuntimeError(f"{narrow} rounds drafted fewer than {K} tokens")
+        return seconds / int(state.turn)
+
+    return run
+
+
+def bare_parts(target, prompt):
+    """Seconds a turn of: lookup, pass over K + 1 tokens, argmax."""
+    drafter = Always(most=K)
+
+    def turn(_, carry):
+        cache, token_BS, token_BT = carry
+        match = drafter.observe(None, None, View(None, None, token_BS, jnp.full(1, PROMPT)), None)
+        token_BT = token_BT.at[:, 0].set(match.start_B % 7)
+        hidden, _, cache = target.model.forward(params, token_BT, cache, jnp.full(1, PROMPT))
+        token_BT = sampling.first_argmax(target.model.head(params, hidden))
+        return cache, token_BS.at[:, PROMPT].set(token_BT[:, 0]), token_BT
+
+    params = target.params
+    loop = jax.jit(lambda *carry: jax.lax.fori_loop(0, ROUNDS, turn, carry), donate_argnums=(0, 1, 2))
+
+    def run():
+        token_BS = jnp.zeros((1, SIZE), jnp.int32).at[0, :PROMPT].set(jnp.asarray(prompt))
+        carry = jax.block_until_ready((target.model.init_cache(1, SIZE), token_BS, jnp.ones((1, K + 1), jnp.int32)))
+        begin = time.perf_counter()
+        jax.block_until_ready(loop(*carry))
+        return (time.perf_counter() - begin) / ROUNDS
+
+    return run
+
+
+if __name__ == "__main__":
+    main()
