@@ -3,7 +3,7 @@
 The cache holds every committed token except the newest, the root of the next round, which stands at token_BS[b, cursor_B[b]]. To roll back
 is to set the cursor. Plain decoding is this loop with a drafter that offers nothing.
 
-A row's number of drafts is its own: min(policy, offer, budget left - 1). Nothing a row does depends on the rung, on the batch or on a clock.
+A row's number of drafts is its own: min(policy, offer, budget left - 1). Nothing a row does depends on the rung, the batch or a clock.
 """
 
 from __future__ import annotations

@@ -117,7 +117,9 @@ BAD = {
     r"arms\[0\].drafter.mst is not a key: .*; did you mean 'most'?": config(arms=[dict(name="a", drafter=dict(name="ngram", mst=3))]),
     r"arms\[0\].drafter.params is not a key": config(arms=[dict(name="a", drafter=dict(name="ngram", params=None))]),
     r"arms\[0\].drafter.most=0 must be at least 1": config(arms=[dict(name="a", drafter=dict(name="ngram", most=0))]),
-    r"arms\[0\].drafter.min_n=5 must be at least 1 and at most 4": config(arms=[dict(name="a", drafter=dict(name="ngram", min_n=5))]),
+    r"arms\[0\].drafter.min_n=5 must be at least 1 and at most 4": config(
+        arms=[dict(name="a", drafter=dict(name="ngram", max_n=4, min_n=5))]
+    ),
     r"arms\[0\].drafter=None must be a name": config(arms=[dict(name="a", drafter=None)]),
     r"arms\[0\].drafter: NoMost has no `most`": config(arms=[dict(name="a", drafter="test_build:NoMost")]),
     r"arms\[0\].length: .*unexpected keyword argument 'tims'": config(arms=[{**NGRAM, "length": dict(name="test_build:Double", tims=3)}]),

@@ -136,7 +136,7 @@ def inverse(u_B, law_BV):
     return jnp.sum(jnp.cumsum(law_BV, axis=-1) < u_B[:, None], axis=-1).astype(jnp.int32)
 
 
-@pytest.mark.parametrize("shared, wrong", [("accept and residual", [0.3, 0.4, 0.3]), ("draft and accept", [0.5, 11 / 30, 2 / 15])])
+@pytest.mark.parametrize(("shared", "wrong"), [("accept and residual", [0.3, 0.4, 0.3]), ("draft and accept", [0.5, 11 / 30, 2 / 15])])
 def test_trap_one_coin_for_two_draws(monkeypatch, shared, wrong):
     """One uniform serves two draws, each by the inverse of its cumulative law: u < p / q accepts."""
     uniform = lambda keys: jax.vmap(jax.random.uniform)(keys)

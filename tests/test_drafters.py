@@ -39,7 +39,7 @@ def test_ngram_finds_what_the_oracle_finds(n):
     assert found > 50
 
 
-@pytest.mark.parametrize("per_match, offers", [(1.0, [2, 3, 4]), (1.5, [3, 4, 6]), (np.inf, [7, 7, 7])])
+@pytest.mark.parametrize(("per_match", "offers"), [(1.0, [2, 3, 4]), (1.5, [3, 4, 6]), (np.inf, [7, 7, 7])])
 def test_a_longer_match_is_trusted_for_more_tokens(per_match, offers):
     """Matches of 2, 3 and 4 tokens, each followed by many."""
     tail = list(range(10, 30))

@@ -1,7 +1,7 @@
 """A smaller language model of the same vocabulary drafts token by token (Leviathan et al., 2211.17192; Chen et al., 2302.01318).
 
-Its cache follows the target's invariant: every committed token except the newest. After full acceptance the last drafted token was drawn but
-never fed, so the cache lags by one; while the drafter stands aside it lags by more. Either way it catches up when next asked.
+Its cache follows the target's invariant: every committed token except the newest. After full acceptance the last drafted token was
+drawn but never fed, so the cache lags by one; while the drafter stands aside it lags by more. Either way it catches up when next asked.
 """
 
 from __future__ import annotations

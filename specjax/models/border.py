@@ -1,6 +1,6 @@
 """Where Flax ends: a module is split once into (model, params), and nothing past this file has heard of Flax.
 
-`Transformer` is a Flax NNX module. Here it becomes a hashable `LanguageModel` (see `specjax.types.Model`) and a plain nested dict of arrays.
+`Transformer` is a Flax NNX module. Here it becomes a hashable `LanguageModel` (`specjax.types.Model`) and a plain nested dict of arrays.
 """
 
 from __future__ import annotations
