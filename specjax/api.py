@@ -88,6 +88,8 @@ class Decoder:
         self, target: LM, *, drafter=None, rule=None, length=None, sampling=None, draft_sampling=None, seed=0, ladder=None,
         eos=None, chunk=64,
     ):  # fmt: skip
+        if not getattr(jax.config, "jax_threefry_partitionable", True):
+            raise ValueError("jax_threefry_partitionable is off: draws would depend on the number of devices")
         self.target = target
         target_sampling = _checked(sampling or Sampling(), "sampling")
         drafter = as_drafter(target, drafter)
@@ -111,8 +113,10 @@ class Decoder:
 
     def start(self, prompts: Sequence[Sequence[int]], max_new_tokens, ids=None, size: int | None = None) -> decode.State:
         """The state of a batch before prefill. max_new_tokens: a number, or one a prompt. size: slots of the buffers (rounded up)."""
+        if not len(prompts):
+            raise ValueError("prompts is empty: it needs at least one prompt")
         lengths = [len(p) for p in prompts]
-        budgets = np.broadcast_to(np.asarray(max_new_tokens, np.int32), len(prompts))
+        budgets = _budgets(max_new_tokens, len(prompts))
         for i, (prompt, budget) in enumerate(zip(prompts, budgets, strict=True)):
             self._check_prompt(i, prompt, budget)
         needed = max(n + b for n, b in zip(lengths, budgets, strict=True)) + self.setup.ladder[-1]
@@ -215,6 +219,15 @@ def _encode(target: LM, text: str, chat: bool) -> list[int]:
     if not target.tokenizer.has_template:
         raise ValueError(f"{target.source} has no chat template: use chat=False")
     return target.tokenizer.chat([{"role": "user", "content": text}])
+
+
+def _budgets(max_new_tokens, count: int) -> np.ndarray:
+    budgets = np.asarray(max_new_tokens)
+    if not np.issubdtype(budgets.dtype, np.integer):
+        raise ValueError(f"max_new_tokens={max_new_tokens} must be whole numbers")
+    if budgets.ndim and budgets.shape != (count,):
+        raise ValueError(f"max_new_tokens has {len(budgets)} entries for {count} prompts")
+    return np.broadcast_to(budgets.astype(np.int32), count)
 
 
 def _ids(ids, count: int) -> np.ndarray:

@@ -14,7 +14,6 @@ Array names carry their shape:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -183,6 +182,3 @@ class Length(Protocol):
         """bool_B, before the token at `depth` (1 is the first draft) is drawn from q."""
 
     def observe(self, state, verdict: Verdict) -> PyTree: ...
-
-
-Processor = Callable[[Array, Array, Array], Array]  # (logits_V, token_S of the path, its length) -> logits_V

@@ -202,3 +202,11 @@ def test_a_rule_whose_law_is_no_law_is_an_error():
     jax.tree_util.register_dataclass(Half, [], [])
     with pytest.raises(RuntimeError, match="does not sum to one"):
         specjax.generate(random_lm(0), [[1]], rule=Half(), max_new_tokens=4, **MODES["p/q"])
+
+
+def test_a_bfloat16_model_is_judged_by_float32_laws():
+    target = specjax.load("toy://tiny", dtype="bfloat16")
+    out = specjax.generate(target, ["abcabc"], drafter=specjax.NGram(), max_new_tokens=20, **MODES["p/q"])
+    assert out.trace.p_BNM.dtype == np.float32 and len(out.token_ids[0]) == 20
+    state = specjax.Decoder(target).start([[1]], 5)
+    assert {x.dtype.name for x in jax.tree.leaves(state.cache)} == {"bfloat16"}

@@ -1,5 +1,7 @@
 """Drafters on their own: what they offer and propose."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -62,3 +64,14 @@ def test_no_draft_offers_nothing():
 def test_a_model_of_another_vocabulary_is_refused():
     with pytest.raises(ValueError, match="draft vocabulary of 5 tokens, target's has 7"):
         specjax.generate(random_lm(0), [[1]], drafter=random_lm(0, vocab=5))
+
+
+def test_a_draft_with_a_shorter_context_stops_offering():
+    """Positions 0 .. 19 only: it drafts while its tokens fit, then stands aside, and the output stays plain's."""
+    target = specjax.load("toy://tiny")
+    short = dataclasses.replace(target.model, config=dataclasses.replace(target.model.config, max_positions=20))
+    draft = specjax.ModelDrafter(model=short, params=target.params, most=3)
+    out = specjax.generate(target, [[1] * 10], drafter=draft, max_new_tokens=30)
+    assert out.token_ids == specjax.generate(target, [[1] * 10], max_new_tokens=30).token_ids
+    last = (out.trace.root_BN + out.trace.drafted_BN)[0]
+    assert last[out.trace.drafted_BN[0] > 0].max() == 20 and (out.trace.drafted_BN[0, 4:] == 0).all()

@@ -19,6 +19,7 @@ from specjax.types import Array, Draft, PyTree, View, static, struct
 class ModelState(NamedTuple):
     cache: PyTree
     cursor_B: Array  # committed tokens in the draft's cache
+    target_B: Array  # in the target's
 
 
 @struct
@@ -35,10 +36,13 @@ class ModelDrafter:
         dtype = jax.tree.leaves(params)[0].dtype
         cache = self.model.init_cache(*view.token_BS.shape, dtype)
         cache = ingest.prefill(self.model, params, cache, view.token_BS, view.cursor_B, self.chunk)
-        return ModelState(cache, view.cursor_B)
+        return ModelState(cache, view.cursor_B, view.cursor_B)
 
     def offer(self, state: ModelState):
-        return jnp.full_like(state.cursor_B, self.most)
+        """As many as it can, while they fit into the draft's own context, which may be shorter than the target's."""
+        context = getattr(getattr(self.model, "config", None), "max_positions", None)
+        room_B = self.most if context is None else context - state.target_B
+        return jnp.clip(jnp.broadcast_to(room_B, state.target_B.shape), 0, self.most)
 
     def propose(self, params, state: ModelState, view: View, root_B, ask_B, draw):
         cache = self._catch_up(params, state, view, ask_B)
@@ -63,10 +67,10 @@ class ModelDrafter:
         carry = (jnp.int32(0), ask_B, token_BM, q_BMV, cache)
         _, drafted_B, token_BM, q_BMV, cache = jax.lax.while_loop(lambda c: wants(c[0], c[1]), feed, carry)
         level_B = jnp.where(ask_B > 0, view.cursor_B + drafted_B, state.cursor_B)
-        return Draft(chain(drafted_B, self.most + 1, "iid"), token_BM, q_BMV), ModelState(cache, level_B), view
+        return Draft(chain(drafted_B, self.most + 1, "iid"), token_BM, q_BMV), ModelState(cache, level_B, view.cursor_B), view
 
     def observe(self, params, state: ModelState, committed: View, features):
-        return state._replace(cursor_B=jnp.minimum(state.cursor_B, committed.cursor_B))
+        return state._replace(cursor_B=jnp.minimum(state.cursor_B, committed.cursor_B), target_B=committed.cursor_B)
 
     def _catch_up(self, params, state: ModelState, view: View, ask_B):
         """Rows that were asked are made level with the target: in chunks while far behind, then the one token of a full acceptance."""

@@ -73,11 +73,6 @@ class Tokenizer:
         """Ids of a chat of {"role", "content"} messages. BOS stands once, whether template or tokenizer brings it."""
         return self.encode(self.render(messages))
 
-    def differences(self, other: Tokenizer, limit: int = 3) -> list[tuple[int, str, str]]:
-        """The first `limit` ids whose entries differ, as (id, ours, theirs); empty if the vocabularies are one."""
-        pairs = ((i, self.token(i), other.token(i)) for i in range(max(self.vocab_size, other.vocab_size)))
-        return [pair for pair, _ in zip((p for p in pairs if p[1] != p[2]), range(limit), strict=False)]
-
 
 def from_folder(folder: Path) -> Tokenizer | None:
     """The tokenizer of a Hugging Face folder; None if it has none. ValueError if it has one without tokenizer.json."""
