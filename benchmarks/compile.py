@@ -2,8 +2,8 @@
 
     pip install -e . && python benchmarks/compile.py
 
-SmolLM2-135M-Instruct, 30 unrolled layers, float32, batch 1, S = 384, rungs 1, 4, 8. Each process traces, lowers and compiles; the first starts
-with an empty cache folder.
+SmolLM2-135M-Instruct, 30 unrolled layers, float32, batch 1, S = 384, rungs 1, 4, 8. Each process traces, lowers and compiles; the first
+starts with an empty cache folder.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from specjax.models import border, toy
 from specjax.models.load import load as load_checkpoint
 from specjax.rules import Greedy, Speculative
 from specjax.sampling import Sampling
+from specjax.state import FINISH, RUNNING, Counts, Setup, State, Trace, new_state
 
 BUCKET = 128  # buffers are a multiple of it, so that prompts of other lengths compile nothing
 RUNGS = (1, 4, 8, 16, 32)
@@ -63,13 +64,13 @@ def load(source: str, *, dtype=None) -> LM:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """What was decoded, one entry a prompt. Counts are metrics of docs/metrics.md; the trace is `decode.Trace` as NumPy arrays."""
+    """What was decoded, one entry a prompt. Counts are metrics of docs/metrics.md; the trace is `specjax.state.Trace` as NumPy arrays."""
 
     token_ids: list[list[int]]
     texts: list[str] | None
     finish_reasons: list[str]
     counts: dict[str, np.ndarray]
-    trace: decode.Trace
+    trace: Trace
 
 
 class Decoder:
@@ -97,7 +98,7 @@ class Decoder:
         _check_rule(rule, target_sampling)
         eos = tuple(eos if eos is not None else getattr(target.tokenizer, "eos_ids", ()))
         length = length or Fixed(k=np.int32(drafter.most))
-        self.setup = decode.Setup(
+        self.setup = Setup(
             model=target.model,
             ladder=_ladder(ladder, drafter.most),
             chunk=chunk,
@@ -111,7 +112,7 @@ class Decoder:
             seed=jax.random.key(seed),
         )
 
-    def start(self, prompts: Sequence[Sequence[int]], max_new_tokens, ids=None, size: int | None = None) -> decode.State:
+    def start(self, prompts: Sequence[Sequence[int]], max_new_tokens, ids=None, size: int | None = None) -> State:
         """The state of a batch before prefill. max_new_tokens: a number, or one a prompt. size: slots of the buffers (rounded up)."""
         if not len(prompts):
             raise ValueError("prompts is empty: it needs at least one prompt")
@@ -124,7 +125,7 @@ class Decoder:
         token_BS = np.zeros((len(prompts), size), np.int32)
         for row, prompt in zip(token_BS, prompts, strict=True):
             row[: len(prompt)] = prompt
-        return decode.start(
+        return new_state(
             self.setup,
             jnp.asarray(token_BS),
             jnp.asarray(lengths, jnp.int32),
@@ -145,23 +146,23 @@ class Decoder:
         if most and len(prompt) + budget > most:
             raise ValueError(f"prompts[{i}]: {len(prompt)} tokens + max_new_tokens={budget} exceed the model's {most} positions")
 
-    def prefill(self, state: decode.State) -> decode.State:
+    def prefill(self, state: State) -> State:
         return decode.prefill(self.setup, self.target.params, state)
 
-    def generate(self, state: decode.State) -> decode.State:
+    def generate(self, state: State) -> State:
         return decode.generate(self.setup, self.target.params, state)
 
-    def step(self, state: decode.State) -> decode.State:
+    def step(self, state: State) -> State:
         return decode.step(self.setup, self.target.params, state)
 
-    def output(self, state: decode.State) -> Output:
+    def output(self, state: State) -> Output:
         """Fetch what was decoded.
 
         Raises:
           RuntimeError: the rule's law did not sum to one.
         """
         got = jax.device_get(state._replace(cache=None, drafter=None, length=None))
-        finish = [decode.FINISH[f] for f in got.finish_B]
+        finish = [FINISH[f] for f in got.finish_B]
         if "broken" in finish:
             row, rule = finish.index("broken"), _name(self.setup.rule)
             raise RuntimeError(f"row {row}: the stop law of rule {rule} does not sum to one, or the draft's law q is not finite")
@@ -196,7 +197,7 @@ def stream(target: LM, prompt, *, max_new_tokens=64, id=None, chat: bool = False
     [tokens] = encode(target, [prompt], chat)
     state = decoder.prefill(decoder.start([tokens], max_new_tokens, None if id is None else [id], size))
     seen = len(tokens)
-    while state.finish_B[0] == decode.RUNNING:
+    while state.finish_B[0] == RUNNING:
         state = decoder.step(state)
         end = int(state.cursor_B[0]) + 1
         yield np.asarray(state.token_BS[0, seen:end]).tolist()
@@ -238,7 +239,7 @@ def _ids(ids, count: int) -> np.ndarray:
     return np.asarray([zlib.crc32(i.encode()) if isinstance(i, str) else i for i in ids], np.uint32)
 
 
-def _counts(counts: decode.Counts, new_B) -> dict[str, np.ndarray]:
+def _counts(counts: Counts, new_B) -> dict[str, np.ndarray]:
     rounds, drafted, accepted, cut = counts
     rejected = drafted - accepted - cut
     return {

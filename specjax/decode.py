@@ -10,104 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from specjax import ingest, sampling
-from specjax.sampling import DRAFT, EMIT, NOISE, STOP, Sampling
-from specjax.types import Array, Draft, PyTree, Verdict, View, static, struct
-
-RUNNING, EOS, LENGTH, NONFINITE, BROKEN = range(5)
-FINISH = ("running", "eos", "length", "nonfinite", "broken")  # broken: the rule's law does not sum to one; the host raises
-
-
-@struct
-class Setup:
-    """Everything a decode loop is made of, except the target's parameters. Structure is static, numbers are leaves."""
-
-    model: object = static()  # the target, see types.Model
-    ladder: tuple[int, ...] = static()  # widths of verification, ascending; the last holds the drafter's largest draft
-    chunk: int = static()  # tokens of a prefill pass
-    drafter: PyTree
-    rule: PyTree
-    length: PyTree
-    sampling: Sampling
-    draft_sampling: Sampling
-    kinds: tuple[type, ...] = static(default=())  # classes of the parts, for those that are not `types.struct`s (see there)
-    eos_E: Array  # int32; -1 matches no token
-    seed: Array  # a key
-
-
-class Counts(NamedTuple):
-    """Per row. drafted = accepted + rejected + cut: accepted drafts were committed, cut ones passed the rule but stood past the end."""
-
-    rounds_B: Array  # target passes in which the row was running
-    drafted_B: Array
-    accepted_B: Array
-    cut_B: Array
-
-
-class Trace(NamedTuple):
-    """What each round saw, [B, N] or [B, N, M]; rounds after a row's end are zero. Laws are those before coupled noise."""
-
-    root_BN: Array  # position of the root
-    drafted_BN: Array
-    stop_BN: Array  # node where the rule ended the round
-    committed_BN: Array
-    expected_BN: Array  # mean accepted drafts under the rule's law
-    token_BNM: Array  # drafted tokens; node 0 is the root
-    emitted_BN: Array
-    p_BNM: Array  # p and q at the token of each drafted node (0 at the root)
-    q_BNM: Array
-    overlap_BNM: Array  # 1 - TV(p, q) at each node with a child
-    law_BNM: Array  # the rule's stop law
-
-
-class State(NamedTuple):
-    """The decode state; donated from call to call."""
-
-    token_BS: Array
-    cursor_B: Array
-    limit_B: Array  # tokens at which the row is full: prompt + budget
-    finish_B: Array
-    id_B: Array  # uint32, the prompt's id
-    cache: PyTree
-    drafter: PyTree
-    length: PyTree
-    counts: Counts
-    trace: Trace
-    turn: Array  # rounds so far
-
-
-def start(setup: Setup, token_BS, prompt_B, budget_B, id_B, rounds: int, dtype) -> State:
-    """An empty state for prompts of prompt_B tokens in token_BS; `rounds` bounds the trace. Prefill comes next."""
-    B, S = token_BS.shape
-    M = setup.ladder[-1]
-    real = jnp.promote_types(dtype, jnp.float32)
-    zero = functools.partial(jnp.zeros, (B,), jnp.int32)
-    int_BN, real_BNM = jnp.zeros((B, rounds), jnp.int32), jnp.zeros((B, rounds, M), real)
-    trace = Trace(
-        *[int_BN] * 4,
-        jnp.zeros((B, rounds), real),
-        jnp.zeros((B, rounds, M), jnp.int32),
-        int_BN,
-        *[real_BNM] * 4,
-    )
-    return State(
-        token_BS=token_BS,
-        cursor_B=prompt_B - 1,
-        limit_B=prompt_B + budget_B,
-        finish_B=jnp.where(budget_B > 0, RUNNING, LENGTH).astype(jnp.int32),
-        id_B=id_B,
-        cache=setup.model.init_cache(B, S, dtype),
-        drafter=None,
-        length=setup.length.init(B),
-        counts=Counts(zero(), zero(), zero(), zero()),
-        trace=jax.tree.map(jnp.copy, trace),  # a donated state may hold no array twice
-        turn=jnp.int32(0),
-    )
+from specjax.sampling import DRAFT, EMIT, NOISE, STOP
+from specjax.state import BROKEN, EOS, LENGTH, NONFINITE, RUNNING, Counts, Setup, State, Trace
+from specjax.types import Draft, Verdict, View
 
 
 def prefill(setup: Setup, params, state: State) -> State:
@@ -145,6 +55,8 @@ def decode_round(setup: Setup, params, state: State) -> State:
     view = View(params, state.cache, state.token_BS, state.cursor_B)
     draw = Draw(setup, state)
     draft, drafter, view = setup.drafter.propose(setup.drafter.params, state.drafter, view, root_B, ask_B, draw)
+    asked_BM = draft.tree.depth_M <= ask_B[:, None]  # whatever a drafter does, no row passes its budget
+    draft = draft._replace(tree=dataclasses.replace(draft.tree, valid_M=draft.tree.valid_M & asked_BM))
     state = state._replace(cache=view.cache, drafter=drafter)
     if len(setup.ladder) == 1:
         return _finish_round(setup, params, draft, setup.ladder[0], state)
@@ -195,28 +107,20 @@ def _finish_round(setup: Setup, params, draft: Draft, width: int, state: State) 
     tree, token_BM, q_BMV = jax.tree.map(lambda x: x[:, :width], draft)
     if not tree.chain:
         raise NotImplementedError("only chains can be verified yet: the draft's tree must have chain=True")
-    hidden, taps, cache = setup.model.forward(
-        params, token_BM, state.cache, state.cursor_B, position_BT=state.cursor_B[:, None] + tree.depth_M
-    )
-    logits = setup.model.head(params, hidden)[..., : setup.model.vocab]
-    finite_BM = jnp.all(jnp.isfinite(logits), axis=-1)
-    p_BMV = sampling.law(jnp.where(finite_BM[..., None], logits, 0), setup.sampling)
-    if q_BMV is None:
-        q_BMV = sampling.one_hot(jnp.roll(token_BM, -1, axis=1), p_BMV)
-
     running_B = state.finish_B == RUNNING
-    judged = dataclasses.replace(tree, valid_M=tree.valid_M & _all_before(finite_BM))
-    stop_BM, stop_B, emitted_B = _judge(setup, state, judged, token_BM, p_BMV, q_BMV)
+    p_BMV, finite_BM, features, cache = _verify(setup, params, tree, token_BM, state)
+    stop_BM, stop_B, emitted_B = _judge(setup, state, tree, token_BM, p_BMV, q_BMV, finite_BM)
     state, committed_B = _commit(setup, state, token_BM, stop_B, emitted_B, finite_BM, stop_BM)
+
     drafted_B = jnp.sum(tree.valid_M, axis=-1, dtype=jnp.int32) - 1
-    p_BM, q_BM, overlap_BM = _compare(tree, token_BM, p_BMV, None if draft.q_BMV is None else q_BMV)
+    p_BM, q_BM, overlap_BM = _compare(tree, token_BM, p_BMV, q_BMV)
     expected_B = jnp.sum(stop_BM * tree.depth_M, axis=-1)
     every = jnp.pad(overlap_BM, ((0, 0), (0, setup.ladder[-1] - width)))  # one shape for all rungs
     verdict = Verdict(drafted_B, stop_B, committed_B, expected_B, every)
     view = View(params, cache, state.token_BS, state.cursor_B)
     state = state._replace(
         cache=cache,
-        drafter=setup.drafter.observe(setup.drafter.params, state.drafter, view, taps or None),
+        drafter=setup.drafter.observe(setup.drafter.params, state.drafter, view, features),
         length=setup.length.observe(state.length, verdict),
     )
     row = Trace(
@@ -235,15 +139,23 @@ def _finish_round(setup: Setup, params, draft: Draft, width: int, state: State) 
     return _record(state, row, running_B)
 
 
-def _all_before(finite_BM):
-    """Whether every node before this one on the chain has finite logits: nothing can be judged by a law that does not exist."""
-    return jnp.cumprod(jnp.pad(finite_BM[:, :-1], ((0, 0), (1, 0)), constant_values=True), axis=1).astype(bool)
+def _verify(setup: Setup, params, tree, token_BM, state: State):
+    """One pass of the target: (p_BMV, finite_BM, taps or None, cache). Where logits are not finite p is anything that is."""
+    position_BM = state.cursor_B[:, None] + tree.depth_M
+    hidden, taps, cache = setup.model.forward(params, token_BM, state.cache, state.cursor_B, position_BT=position_BM)
+    logits = setup.model.head(params, hidden)[..., : setup.model.vocab]
+    finite_BM = jnp.all(jnp.isfinite(logits), axis=-1)
+    return sampling.law(jnp.where(finite_BM[..., None], logits, 0), setup.sampling), finite_BM, taps or None, cache
 
 
-def _judge(setup: Setup, state: State, tree, token_BM, p_BMV, q_BMV):
+def _judge(setup: Setup, state: State, tree, token_BM, p_BMV, q_BMV, finite_BM):
     """The rule's law, and one draw from it: (stop_BM, stop_B, emitted_B)."""
+    # nothing can be judged by a law that does not exist: the chain ends at its first node without finite logits
+    known_BM = jnp.cumprod(jnp.pad(finite_BM[:, :-1], ((0, 0), (1, 0)), constant_values=True), axis=1).astype(bool)
+    tree = dataclasses.replace(tree, valid_M=tree.valid_M & known_BM)
     if setup.sampling.coupled:  # the target's own choice at every place; the rule sees it as a one-hot law
         p_BMV = sampling.one_hot(sampling.draw(_key(setup, state, NOISE, tree.depth_M), p_BMV), p_BMV)
+    if q_BMV is None or setup.sampling.coupled:
         q_BMV = sampling.one_hot(jnp.roll(token_BM, -1, axis=1), p_BMV)
     law = jax.vmap(setup.rule)(tree, token_BM, p_BMV, q_BMV)
     stop_B = sampling.draw_node(sampling.key(setup.seed, STOP, state.id_B, state.cursor_B), law.stop_M)

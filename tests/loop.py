@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 import specjax
-from specjax import decode
 from specjax.models import toy
+from specjax.state import RUNNING
 from specjax.types import struct
 
 VOCAB = 7
@@ -71,7 +71,7 @@ def rounds(decoder: specjax.Decoder, prompts, budget, ids=None):
     """The state after prefill, then after each round."""
     state = decoder.prefill(decoder.start(prompts, budget, ids))
     yield keep(state)
-    while (state.finish_B == decode.RUNNING).any():
+    while (state.finish_B == RUNNING).any():
         state = decoder.step(state)
         yield keep(state)
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import tiny_run
 
-from specjax import decode
 from specjax.bench import records
 from specjax.bench.records import Workdir
+from specjax.state import Trace
 
 
 def trace(drafted, stop, overlap):
-    empty = dict.fromkeys(decode.Trace._fields)
-    return decode.Trace(**empty | {"drafted_BN": np.array(drafted), "stop_BN": np.array(stop), "overlap_BNM": np.array(overlap)})
+    empty = dict.fromkeys(Trace._fields)
+    return Trace(**empty | {"drafted_BN": np.array(drafted), "stop_BN": np.array(stop), "overlap_BNM": np.array(overlap)})
 
 
 def test_judged_places_end_at_the_first_refusal():
@@ -44,7 +44,7 @@ def test_a_trace_and_its_record_agree():
     workdir, _ = tiny_run.finished()
     for line in workdir.records():
         with np.load(workdir.path / line["trace"]) as saved:
-            got = decode.Trace(**saved)
+            got = Trace(**saved)
         emitted = np.concatenate(
             [[*got.token_BNM[n, 1 : got.committed_BN[n]], got.emitted_BN[n]][: got.committed_BN[n]] for n in range(len(got.root_BN))]
         )

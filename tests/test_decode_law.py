@@ -11,7 +11,7 @@ from loop import UpAndDown, drafter, fixed, lm
 from scipy import stats
 
 import specjax
-from specjax import Lenient, Sampling, decode, reference, sampling
+from specjax import Lenient, Sampling, reference, sampling
 from specjax.types import struct
 
 P, Q = np.array([0.3, 0.5, 0.2]), np.array([0.6, 0.3, 0.1])  # case B
@@ -140,9 +140,9 @@ def inverse(u_B, law_BV):
 def test_trap_one_coin_for_two_draws(monkeypatch, shared, wrong):
     """One uniform serves two draws, each by the inverse of its cumulative law: u < p / q accepts."""
     uniform = lambda keys: jax.vmap(jax.random.uniform)(keys)
-    other = decode.EMIT if shared == "accept and residual" else decode.DRAFT
+    other = sampling.EMIT if shared == "accept and residual" else sampling.DRAFT
     right = sampling.key
-    coin = lambda purpose: decode.STOP if purpose == other else purpose
+    coin = lambda purpose: sampling.STOP if purpose == other else purpose
     monkeypatch.setattr(sampling, "key", lambda seed, purpose, id_B, *place: right(seed, coin(purpose), id_B))
     monkeypatch.setattr(sampling, "draw", lambda keys, law: inverse(uniform(keys), law))
     # the coin of acceptance is u < accepted mass, so the node is 1 below it and 0 above
@@ -182,7 +182,7 @@ def test_trap_draft_noise_keyed_by_position_only(monkeypatch):
     right = sampling.key
 
     def without_root(seed, purpose, id_B, *place):
-        if purpose == decode.DRAFT:
+        if purpose == sampling.DRAFT:
             place = (place[0] + place[1],)  # the token's absolute position alone
         return right(seed, purpose, id_B, *place)
 

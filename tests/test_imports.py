@@ -6,13 +6,14 @@ import pathlib
 
 import specjax
 
-CORE = ["types", "sampling", "ingest", "decode"]
+CORE = ["types", "sampling", "ingest", "state", "decode"]
 PLUGINS = ["models", "drafters", "rules", "lengths"]
 ALLOWED = {  # module of specjax -> those it may import, with all below them; '' is specjax/__init__.py, the API
     "types": [],
     "sampling": ["types"],
     "ingest": ["types"],
-    "decode": ["types", "sampling", "ingest"],
+    "state": ["types", "sampling"],
+    "decode": ["types", "sampling", "ingest", "state"],
     "reference": [],
     "models": ["types", "models"],
     "drafters": ["types", "sampling", "ingest", "models", "drafters"],

@@ -124,7 +124,7 @@ def test_parameters_that_do_not_fit_are_named(change, message):
 
 
 def test_a_tied_head_is_the_embedding():
-    model, params = toy.tiny()
+    model, _ = toy.tiny()
     assert not model.config.tied
     tied, _ = border(toy.TINY, init(toy.TINY))
     assert tied == model

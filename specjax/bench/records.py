@@ -51,7 +51,7 @@ class Workdir:
         part.replace(self.path / name)
 
     def append(self, record: dict, trace) -> None:
-        """One finished record: first its trace (`decode.Trace` of one row), then its line."""
+        """One finished record: first its trace (`Trace` of one row), then its line."""
         part = self.path / "traces" / ".part.npz"
         np.savez_compressed(part, **trace._asdict())
         part.replace(self.path / record["trace"])

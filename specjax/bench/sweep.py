@@ -16,6 +16,7 @@ from specjax import decode
 from specjax.bench import agree, manifest, measure, records, summary
 from specjax.bench.plan import Encoded, Experiment, LoadedArm
 from specjax.bench.records import Workdir
+from specjax.state import State
 
 WARM_UP = 8  # tokens of the untimed decoding before the first record
 
@@ -98,7 +99,7 @@ def _keys(arm, group, repeat) -> list[tuple]:
     return [(arm.name, str(e.prompt.question_id), repeat) for e in group]
 
 
-def _start(experiment: Experiment, arm: LoadedArm, group) -> decode.State:
+def _start(experiment: Experiment, arm: LoadedArm, group) -> State:
     """The state of a batch; one that is short of prompts is filled up with rows that have nothing to do."""
     spare = experiment.plan.batch - len(group)
     tokens = [e.tokens for e in group] + [group[0].tokens] * spare

@@ -1,0 +1,102 @@
+"""What a decode loop is made of (`Setup`) and what it carries from round to round (`State`, `Counts`, `Trace`)."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax.sampling import Sampling
+from specjax.types import Array, PyTree, static, struct
+
+RUNNING, EOS, LENGTH, NONFINITE, BROKEN = range(5)
+FINISH = ("running", "eos", "length", "nonfinite", "broken")  # broken: the rule's law does not sum to one; the host raises
+
+
+@struct
+class Setup:
+    """Everything a decode loop is made of, except the target's parameters. Structure is static, numbers are leaves."""
+
+    model: object = static()  # the target, see types.Model
+    ladder: tuple[int, ...] = static()  # widths of verification, ascending; the last holds the drafter's largest draft
+    chunk: int = static()  # tokens of a prefill pass
+    drafter: PyTree
+    rule: PyTree
+    length: PyTree
+    sampling: Sampling
+    draft_sampling: Sampling
+    kinds: tuple[type, ...] = static(default=())  # classes of the parts, for those that are not `types.struct`s (see there)
+    eos_E: Array  # int32; -1 matches no token
+    seed: Array  # a key
+
+
+class Counts(NamedTuple):
+    """Per row. drafted = accepted + rejected + cut: accepted drafts were committed, cut ones passed the rule but stood past the end."""
+
+    rounds_B: Array  # target passes in which the row was running
+    drafted_B: Array
+    accepted_B: Array
+    cut_B: Array
+
+
+class Trace(NamedTuple):
+    """What each round saw, [B, N] or [B, N, M]; rounds after a row's end are zero. Laws are those before coupled noise."""
+
+    root_BN: Array  # position of the root
+    drafted_BN: Array
+    stop_BN: Array  # node where the rule ended the round
+    committed_BN: Array
+    expected_BN: Array  # mean accepted drafts under the rule's law
+    token_BNM: Array  # drafted tokens; node 0 is the root
+    emitted_BN: Array
+    p_BNM: Array  # p and q at the token of each drafted node (0 at the root)
+    q_BNM: Array
+    overlap_BNM: Array  # 1 - TV(p, q) at each node with a child
+    law_BNM: Array  # the rule's stop law
+
+
+class State(NamedTuple):
+    """The decode state; donated from call to call."""
+
+    token_BS: Array
+    cursor_B: Array
+    limit_B: Array  # tokens at which the row is full: prompt + budget
+    finish_B: Array
+    id_B: Array  # uint32, the prompt's id
+    cache: PyTree
+    drafter: PyTree
+    length: PyTree
+    counts: Counts
+    trace: Trace
+    turn: Array  # rounds so far
+
+
+def new_state(setup: Setup, token_BS, prompt_B, budget_B, id_B, rounds: int, dtype) -> State:
+    """An empty state for prompts of prompt_B tokens in token_BS; `rounds` bounds the trace. Prefill comes next."""
+    B, S = token_BS.shape
+    M = setup.ladder[-1]
+    real = jnp.promote_types(dtype, jnp.float32)
+    zero = functools.partial(jnp.zeros, (B,), jnp.int32)
+    int_BN, real_BNM = jnp.zeros((B, rounds), jnp.int32), jnp.zeros((B, rounds, M), real)
+    trace = Trace(
+        *[int_BN] * 4,
+        jnp.zeros((B, rounds), real),
+        jnp.zeros((B, rounds, M), jnp.int32),
+        int_BN,
+        *[real_BNM] * 4,
+    )
+    return State(
+        token_BS=token_BS,
+        cursor_B=prompt_B - 1,
+        limit_B=prompt_B + budget_B,
+        finish_B=jnp.where(budget_B > 0, RUNNING, LENGTH).astype(jnp.int32),
+        id_B=id_B,
+        cache=setup.model.init_cache(B, S, dtype),
+        drafter=None,
+        length=setup.length.init(B),
+        counts=Counts(zero(), zero(), zero(), zero()),
+        trace=jax.tree.map(jnp.copy, trace),  # a donated state may hold no array twice
+        turn=jnp.int32(0),
+    )
