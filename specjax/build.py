@@ -36,7 +36,6 @@ class Match:
 DRAFTERS = {"none": NoDraft, "ngram": NGram, "model": DraftModel}
 RULES = {rule.name: rule for rule in rules.ALL}
 LENGTHS = {"fixed": Fixed, "match": Match}
-BUCKET = 128  # S is a multiple of it
 
 
 def plan(config: ConfigDict | Mapping) -> Plan:
@@ -74,7 +73,7 @@ def load(plan: Plan) -> Experiment:
         target=target,
         arms=arms,
         prompts=tuple(map(Encoded, prompts, tokens)),
-        size=-(-needed // BUCKET) * BUCKET,
+        size=-(-needed // specjax.api.BUCKET) * specjax.api.BUCKET,
         load_seconds=time.perf_counter() - began,
     )
     arms[0].decoder.start(tokens, plan.max_new_tokens)  # refuses a prompt that does not fit

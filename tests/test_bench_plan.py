@@ -11,10 +11,11 @@ def test_a_plan_is_spelled_out_as_json():
     arm = Arm("a", NGram(most=3), rule=Greedy(), length=Fixed(k=np.int32(2)))
     draft = Arm("b", DraftModel("folder"), length=with_plain_arms, sampling=Sampling(temperature=0.5))
     resolved = Plan(Target("x"), Prompts(categories=("chat",)), (arm, draft)).resolved()
-    assert json.loads(json.dumps(resolved)) == resolved
+    assert json.loads(json.dumps(resolved, allow_nan=False)) == resolved
     assert resolved["prompts"] == {"source": "own", "limit": None, "quick": False, "categories": ["chat"], "chat": True}
     first, second = resolved["arms"]
-    assert first["drafter"] == {"type": "specjax.drafters.ngram.NGram", "most": 3, "max_n": 4, "min_n": 1, "params": None}
+    ngram = {"most": 3, "max_n": 6, "min_n": 2, "per_match": "inf", "params": None}  # JSON has no infinity
+    assert first["drafter"] == {"type": "specjax.drafters.ngram.NGram", **ngram}
     assert first["rule"] == {"type": "specjax.rules.greedy.Greedy"} and first["length"]["k"] == 2
     assert second["drafter"] == {"type": "specjax.bench.plan.DraftModel", "source": "folder", "most": 7, "dtype": None}
     assert second["length"] == "specjax.bench.plan.with_plain_arms" and second["sampling"]["temperature"] == 0.5

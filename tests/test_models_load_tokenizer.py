@@ -167,17 +167,6 @@ def test_chat_without_template():
         make().chat([])
 
 
-def test_differences():
-    other = [*TOKENS, "more", "last"]
-    other[5], other[7] = other[7], other[5]
-    theirs = loading.from_gguf(fields(tokens=other, token_type=[3] * 3 + [1] * (len(other) - 3)))
-    ours = make()
-    assert ours.differences(make()) == []
-    found = [(5, TOKENS[5], TOKENS[7]), (7, TOKENS[7], TOKENS[5]), (len(TOKENS), "", "more")]
-    assert ours.differences(theirs) == found
-    assert ours.differences(theirs, limit=1) == found[:1]
-
-
 @pytest.mark.real
 def test_real_chat_and_round_trip():
     tokenizer = real_model.smollm2().tokenizer

@@ -19,6 +19,10 @@ def tiny(request):
         yield model, params, {"float32": 2e-5, "float64": 1e-12}[request.param]
 
 
+FORWARD = jax.jit(lambda model, *inputs: model.forward(*inputs), static_argnums=0)
+HEAD = jax.jit(lambda model, *inputs: model.head(*inputs), static_argnums=0)
+
+
 def feed(model, params, rows, cuts, size=32, start=None):
     """Logits [B, T, V] of tokens fed in pieces that end at `cuts`."""
     batch = len(rows)
@@ -26,8 +30,8 @@ def feed(model, params, rows, cuts, size=32, start=None):
     cursor_B = jnp.zeros(batch, jnp.int32) if start is None else start
     logits, begin = [], 0
     for end in cuts:
-        hidden, _, cache = model.forward(params, jnp.asarray(rows[:, begin:end]), cache, cursor_B)
-        logits.append(model.head(params, hidden))
+        hidden, _, cache = FORWARD(model, params, jnp.asarray(rows[:, begin:end]), cache, cursor_B)
+        logits.append(HEAD(model, params, hidden))
         cursor_B, begin = cursor_B + (end - begin), end
     return np.concatenate(logits, axis=1), cache
 
@@ -63,8 +67,8 @@ def test_garbage_past_a_cursor_changes_nothing(tiny):
     _, cache = feed(model, params, TOKENS, [20])
     cursor_B = jnp.asarray([2, 7, 5])
     block = TOKENS[:, 20:24]
-    hidden, _, _ = model.forward(params, jnp.asarray(block), cache, cursor_B)
-    got = np.asarray(model.head(params, hidden))
+    hidden, _, _ = FORWARD(model, params, jnp.asarray(block), cache, cursor_B)
+    got = np.asarray(HEAD(model, params, hidden))
     for row, cursor in enumerate((2, 7, 5)):
         text = np.concatenate([TOKENS[row, :cursor], block[row]])[None]
         right, _ = feed(model, params, text, [cursor + 4])

@@ -6,6 +6,7 @@ A *plan* is checked but holds no weights; an *experiment* is a plan with its mod
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -154,7 +155,9 @@ def _resolved(thing):
     if isinstance(thing, list | tuple):
         return [_resolved(x) for x in thing]
     if isinstance(thing, np.ndarray | np.generic):
-        return thing.tolist()
+        thing = thing.tolist()
+    if isinstance(thing, float) and not math.isfinite(thing):
+        return str(thing)  # JSON has no infinity
     if thing is None or isinstance(thing, bool | int | float | str):
         return thing
     named = thing if hasattr(thing, "__qualname__") else type(thing)  # a function or class, or an object of one

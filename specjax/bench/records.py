@@ -47,7 +47,7 @@ class Workdir:
     def write(self, name: str, content: dict) -> None:
         """Write a JSON file whole."""
         part = self.path / f".{name}.part"
-        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         part.replace(self.path / name)
 
     def append(self, record: dict, trace) -> None:
@@ -56,7 +56,7 @@ class Workdir:
         np.savez_compressed(part, **trace._asdict())
         part.replace(self.path / record["trace"])
         with open(self.path / "records.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(record, allow_nan=False) + "\n")
 
     def records(self) -> Iterator[dict]:
         path = self.path / "records.jsonl"

@@ -52,9 +52,11 @@ def compile_arms(experiment: Experiment) -> dict[str, dict[str, float]]:
     """Compile each arm's two programs: seconds of "prefill" and "decode" by arm, 0 where an arm before it has the same."""
     seen, seconds = set(), {}
     for arm in experiment.arms:
-        program = _program(arm)
-        seconds[arm.name] = {"prefill": 0.0, "decode": 0.0} if program in seen else _compile(experiment, arm)
-        seen.add(program)
+        seconds[arm.name] = {}
+        for phase, (program, inputs) in _programs(experiment, arm).items():
+            same = (phase, *_structure(inputs))
+            seconds[arm.name][phase] = 0.0 if same in seen else _compile(program, inputs)
+            seen.add(same)
     return seconds
 
 
@@ -108,19 +110,23 @@ def _start(experiment: Experiment, arm: LoadedArm, group) -> State:
     return arm.decoder.start(tokens, budgets, ids, experiment.size)
 
 
-def _program(arm: LoadedArm):
-    """What must be equal for two arms to share compiled programs: structure, shapes and dtypes of all that goes in."""
-    leaves, structure = jax.tree.flatten(arm.decoder.setup)
-    return structure, tuple(map(jax.typeof, leaves))
-
-
-def _compile(experiment: Experiment, arm: LoadedArm) -> dict[str, float]:
-    """Ahead of time; a call with the same shapes then finds the program."""
+def _programs(experiment: Experiment, arm: LoadedArm) -> dict[str, tuple]:
+    """The jitted function and the inputs of each phase."""
     setup, params = arm.decoder.setup, experiment.target.params
     state = _start(experiment, arm, experiment.prompts[: experiment.plan.batch])
+    feeding = setup.model, setup.chunk, setup.drafter, params, state.cache, state.token_BS, state.cursor_B
+    decoding = setup, params, jax.eval_shape(decode.prefill, setup, params, state)
+    return {"prefill": (decode.feed_prompts, feeding), "decode": (decode.generate, decoding)}
+
+
+def _structure(inputs):
+    """What must be equal for two arms to share a program: structure, shapes and dtypes of all that goes in."""
+    leaves, structure = jax.tree.flatten(inputs)
+    return structure, tuple((x.shape, x.dtype) if hasattr(x, "shape") else x for x in leaves)
+
+
+def _compile(program, inputs) -> float:
+    """Ahead of time; a call with the same shapes then finds the program."""
     began = time.perf_counter()
-    parts = setup.model, setup.chunk, setup.drafter, params, state.cache, state.token_BS, state.cursor_B
-    decode.feed_prompts.lower(*parts).compile()
-    middle = time.perf_counter()
-    decode.generate.lower(setup, params, jax.eval_shape(decode.prefill, setup, params, state)).compile()
-    return {"prefill": middle - began, "decode": time.perf_counter() - middle}
+    program.lower(*inputs).compile()
+    return time.perf_counter() - began
