@@ -80,7 +80,7 @@ def bare_parts(target, prompt):
     """Seconds a turn of: lookup, pass over K + 1 tokens, argmax."""
     drafter = Always(most=K)
 
-    def turn(_, carry):
+    def turn(params, carry):
         cache, token_BS, token_BT = carry
         match = drafter.observe(None, None, View(None, None, token_BS, jnp.full(1, PROMPT)), None)
         token_BT = token_BT.at[:, 0].set(match.start_B % 7)
@@ -88,14 +88,16 @@ def bare_parts(target, prompt):
         token_BT = sampling.first_argmax(target.model.head(params, hidden))
         return cache, token_BS.at[:, PROMPT].set(token_BT[:, 0]), token_BT
 
-    params = target.params
-    loop = jax.jit(lambda *carry: jax.lax.fori_loop(0, ROUNDS, turn, carry), donate_argnums=(0, 1, 2))
+    def turns(params, carry):
+        return jax.lax.fori_loop(0, ROUNDS, lambda _, carry: turn(params, carry), carry)
+
+    loop = jax.jit(turns, donate_argnums=1)
 
     def run():
         token_BS = jnp.zeros((1, SIZE), jnp.int32).at[0, :PROMPT].set(jnp.asarray(prompt))
         carry = jax.block_until_ready((target.model.init_cache(1, SIZE), token_BS, jnp.ones((1, K + 1), jnp.int32)))
         begin = time.perf_counter()
-        jax.block_until_ready(loop(*carry))
+        jax.block_until_ready(loop(target.params, carry))
         return (time.perf_counter() - begin) / ROUNDS
 
     return run

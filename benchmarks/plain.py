@@ -146,13 +146,15 @@ def widths(target, rounds, sizes=(1, 2, 4, 5, 8, 16), passes=20):
     """v(n): a pass over n tokens (forward, head, argmax) against one over 1, interleaved."""
 
     def repeat(width):
-        def one(i, carry):
+        def one(params, carry):
             cache, token_BT = carry
-            hidden, _, cache = target.model.forward(target.params, token_BT, cache, jnp.full(1, PROMPT))
-            return cache, specjax.sampling.first_argmax(target.model.head(target.params, hidden))
+            hidden, _, cache = target.model.forward(params, token_BT, cache, jnp.full(1, PROMPT))
+            return cache, specjax.sampling.first_argmax(target.model.head(params, hidden))
 
-        loop = jax.jit(lambda cache, token_BT: jax.lax.fori_loop(0, passes, one, (cache, token_BT)), donate_argnums=0)
-        return loop, jnp.ones((1, width), jnp.int32)
+        def turns(cache, params, token_BT):
+            return jax.lax.fori_loop(0, passes, lambda _, carry: one(params, carry), (cache, token_BT))
+
+        return jax.jit(turns, donate_argnums=0), jnp.ones((1, width), jnp.int32)
 
     loops = {n: repeat(n) for n in sizes}
     times = {n: [] for n in sizes}
@@ -160,7 +162,7 @@ def widths(target, rounds, sizes=(1, 2, 4, 5, 8, 16), passes=20):
     for turn in range(rounds + 1):
         for n, (loop, token_BT) in loops.items():
             begin = time.perf_counter()
-            cache, _ = jax.block_until_ready(loop(cache, token_BT))
+            cache, _ = jax.block_until_ready(loop(cache, target.params, token_BT))
             if turn:
                 times[n].append((time.perf_counter() - begin) / passes * 1e3)
     for n in sizes:

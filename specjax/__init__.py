@@ -2,7 +2,7 @@
 
 from specjax.api import LM, Decoder, Output, generate, load, stream
 from specjax.drafters import ModelDrafter, NGram, NoDraft
-from specjax.lengths import Fixed
+from specjax.lengths import Fixed, match
 from specjax.rules import Greedy, Lenient, SampleAndMatch, Speculative
 from specjax.sampling import Sampling
 
@@ -10,5 +10,5 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LM", "Decoder", "Fixed", "Greedy", "Lenient", "ModelDrafter", "NGram", "NoDraft", "Output", "SampleAndMatch", "Sampling",
-    "Speculative", "generate", "load", "stream",
+    "Speculative", "generate", "load", "match", "stream",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ out.texts[0], out.counts["accepted"], out.finish_reasons
 from __future__ import annotations
 
 import dataclasses
+import operator
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
@@ -16,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import decode, sampling
+from specjax import decode
 from specjax.drafters import ModelDrafter, NoDraft
-from specjax.lengths import Fixed
+from specjax.lengths import EVERYTHING, Fixed, match
 from specjax.models import border, toy
 from specjax.models.load import load as load_checkpoint
-from specjax.rules import Greedy, Speculative
-from specjax.sampling import Sampling
+from specjax.rules import Greedy, Lenient, Speculative
+from specjax.sampling import Sampling, checked
 from specjax.state import FINISH, RUNNING, Counts, Setup, State, Trace, new_state
 
 BUCKET = 128  # buffers are a multiple of it, so that prompts of other lengths compile nothing
@@ -37,6 +38,7 @@ class LM:
     params: object
     tokenizer: object | None
     source: str
+    sha256: str | None = None  # of the weight files
 
     @property
     def dtype(self):
@@ -53,13 +55,15 @@ def load(source: str, *, dtype=None) -> LM:
 
     dtype: of the parameters; default float32 on a CPU (which has no bfloat16 product) and bfloat16 elsewhere.
     """
-    dtype = dtype or (jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
+    dtype = jnp.dtype(dtype or (jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16))
+    if dtype == jnp.float64 and not jax.config.jax_enable_x64:
+        raise ValueError("dtype=float64 needs jax_enable_x64")
     if source.startswith("toy://tiny"):
         model, params = toy.tiny(int(source.removeprefix("toy://tiny").strip("/") or 0), dtype, scale=8.0)
         return LM(model, params, toy.ByteTokenizer(), source)
     checkpoint = load_checkpoint(source, dtype=dtype)
     model, params = border.border(checkpoint.config, checkpoint.params)
-    return LM(model, params, checkpoint.tokenizer, source)
+    return LM(model, params, checkpoint.tokenizer, source, checkpoint.sha256)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +96,15 @@ class Decoder:
         if not getattr(jax.config, "jax_threefry_partitionable", True):
             raise ValueError("jax_threefry_partitionable is off: draws would depend on the number of devices")
         self.target = target
-        target_sampling = _checked(sampling or Sampling(), "sampling")
+        target_sampling = checked(sampling or Sampling())
         drafter = as_drafter(target, drafter)
         rule = rule or (Greedy() if target_sampling.one_hot else Speculative())
         _check_rule(rule, target_sampling)
-        eos = tuple(eos if eos is not None else getattr(target.tokenizer, "eos_ids", ()))
-        length = length or Fixed(k=np.int32(drafter.most))
+        eos = tuple(np.atleast_1d(eos).tolist() if eos is not None else getattr(target.tokenizer, "eos_ids", ()))
+        length = length or match()
+        _check_parts(drafter, rule, length)
+        if not 0 <= seed < 2**32:
+            raise ValueError(f"seed={seed} must be between 0 and {2**32 - 1}")
         self.setup = Setup(
             model=target.model,
             ladder=_ladder(ladder, drafter.most),
@@ -159,13 +166,15 @@ class Decoder:
         """Fetch what was decoded.
 
         Raises:
-          RuntimeError: the rule's law did not sum to one.
+          RuntimeError: the rule's law did not sum to one, or the draft had none.
         """
         got = jax.device_get(state._replace(cache=None, drafter=None, length=None))
         finish = [FINISH[f] for f in got.finish_B]
-        if "broken" in finish:
-            row, rule = finish.index("broken"), _name(self.setup.rule)
-            raise RuntimeError(f"row {row}: the stop law of rule {rule} does not sum to one, or the draft's law q is not finite")
+        if "bad rule" in finish:
+            raise RuntimeError(f"row {finish.index('bad rule')}: rule {_name(self.setup.rule)} gave a law that does not sum to one")
+        if "bad draft" in finish:
+            row, name = finish.index("bad draft"), _name(self.setup.drafter)
+            raise RuntimeError(f"row {row}: drafter {name} drafted a token outside the vocabulary, or from a law that is not finite")
         for row in (i for i, f in enumerate(finish) if f == "nonfinite"):
             warnings.warn(f"row {row} ended early: the target's logits were not finite", stacklevel=3)
         new_B = got.trace.committed_BN.sum(1)
@@ -195,8 +204,12 @@ def stream(target: LM, prompt, *, max_new_tokens=64, id=None, chat: bool = False
     """Decode one prompt, yielding the token ids of each round as they are committed. The same tokens as `generate` with `ids=[id]`."""
     decoder = Decoder(target, **options)
     [tokens] = encode(target, [prompt], chat)
-    state = decoder.prefill(decoder.start([tokens], max_new_tokens, None if id is None else [id], size))
-    seen = len(tokens)
+    state = decoder.start([tokens], max_new_tokens, None if id is None else [id], size)
+    return _rounds(decoder, state, len(tokens))
+
+
+def _rounds(decoder: Decoder, state: State, seen: int) -> Iterator[list[int]]:
+    state = decoder.prefill(state)
     while state.finish_B[0] == RUNNING:
         state = decoder.step(state)
         end = int(state.cursor_B[0]) + 1
@@ -209,7 +222,14 @@ def encode(target: LM, prompts, chat: bool = False) -> list[list[int]]:
     """Token ids of prompts given as texts or as ids."""
     if isinstance(prompts, str):
         raise ValueError("prompts must be a list of prompts, not one text")
-    return [_encode(target, p, chat) if isinstance(p, str) else [int(t) for t in p] for p in prompts]
+    return [_encode(target, p, chat) if isinstance(p, str) else _token_ids(p, i) for i, p in enumerate(prompts)]
+
+
+def _token_ids(prompt, i: int) -> list[int]:
+    tokens = np.asarray(prompt)
+    if tokens.ndim != 1 or (tokens.size and not np.issubdtype(tokens.dtype, np.integer)):
+        raise ValueError(f"prompts[{i}]={prompt!r} must be a text or a list of token ids")
+    return tokens.tolist()
 
 
 def _encode(target: LM, text: str, chat: bool) -> list[int]:
@@ -236,7 +256,11 @@ def _ids(ids, count: int) -> np.ndarray:
     ids = range(count) if ids is None else ids
     if len(ids) != count:
         raise ValueError(f"ids has {len(ids)} entries for {count} prompts")
-    return np.asarray([zlib.crc32(i.encode()) if isinstance(i, str) else i for i in ids], np.uint32)
+    numbers = [zlib.crc32(i.encode()) if isinstance(i, str) else operator.index(i) for i in ids]
+    for name, number in zip(ids, numbers, strict=True):
+        if not 0 <= number < 2**32:
+            raise ValueError(f"ids: {name} must be between 0 and {2**32 - 1}, or a text")
+    return np.asarray(numbers, np.uint32)
 
 
 def _counts(counts: Counts, new_B) -> dict[str, np.ndarray]:
@@ -257,16 +281,33 @@ def _name(plug_in) -> str:
     return getattr(plug_in, "name", type(plug_in).__name__)
 
 
-def _checked(given: Sampling, name: str) -> Sampling:
-    return sampling.checked(given, name)
-
-
 def _draft_sampling(given, target: Sampling) -> Sampling:
     """The draft's own sampling; its noise is the target's when coupled."""
     if given is None:
         return target
-    given = _checked(given, "draft_sampling")
+    given = checked(given, "draft_sampling")
     return dataclasses.replace(given, coupled=target.coupled)
+
+
+PARTS = {
+    "drafter": ("init", "offer", "propose", "observe", "params", "most", "taps"),
+    "rule": ("__call__", "exact"),
+    "length": ("init", "choose", "keep_going", "observe"),
+}
+
+
+def _check_parts(drafter, rule, length):
+    """What plugs in has what `specjax.types` asks of it, and numbers only as leaves."""
+    for kind, part in (("drafter", drafter), ("rule", rule), ("length", length)):
+        missing = [name for name in PARTS[kind] if not hasattr(part, name)]
+        if missing:
+            raise ValueError(f"{kind}={_name(part)} has no {', '.join(missing)}: see specjax.types")
+        if not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(_numbers(part))):
+            raise ValueError(f"{kind}={_name(part)} is no pytree of numbers: make its class a specjax.types.struct")
+    if isinstance(length, Fixed) and not (0 <= length.k <= drafter.most or length.k == EVERYTHING):
+        raise ValueError(f"length.k={length.k} must be between 0 and {drafter.most}, the drafter's largest draft (`most`)")
+    if isinstance(rule, Lenient) and not 0 < rule.lenience <= 1:
+        raise ValueError(f"rule.lenience={rule.lenience} must be above 0 and at most 1")
 
 
 def _check_rule(rule, target: Sampling):

@@ -23,19 +23,13 @@ from specjax import rules, sampling
 from specjax.bench.plan import Arm, DraftModel, Encoded, Experiment, LoadedArm, Plan, Prompts, Target, baseline, with_plain_arms
 from specjax.bench.schema import make, nearest, within
 from specjax.drafters import NGram, NoDraft
-from specjax.lengths import Fixed
+from specjax.lengths import EVERYTHING, Fixed, match
 from specjax.prompts import load as load_prompts
 from specjax.sampling import Sampling
 
-
-@dataclasses.dataclass(frozen=True)
-class Match:
-    """The length that takes whatever the drafter offers."""
-
-
 DRAFTERS = {"none": NoDraft, "ngram": NGram, "model": DraftModel}
 RULES = {rule.name: rule for rule in rules.ALL}
-LENGTHS = {"fixed": Fixed, "match": Match}
+LENGTHS = {"fixed": Fixed, "match": match}
 
 
 def plan(config: ConfigDict | Mapping) -> Plan:
@@ -114,7 +108,7 @@ def _arm(given, where):
         Arm, given, where, drafter=_drafter, rule=_rule, length=_length, sampling=_sampling, draft_sampling=_sampling
     )  # fmt: skip
     most = arm.drafter.most
-    if isinstance(arm.length, Fixed):
+    if isinstance(arm.length, Fixed) and arm.length.k != EVERYTHING:
         within(f"{where}.length.k", arm.length.k, 0, most)
     return arm
 
@@ -143,8 +137,7 @@ def _rule(given, where):
 
 
 def _length(given, where):
-    made = _part(given, where, LENGTHS, "choose")
-    return None if isinstance(made, Match) else made
+    return _part(given, where, LENGTHS, "choose")
 
 
 def _part(given, where, known: Mapping, method: str):
@@ -154,8 +147,10 @@ def _part(given, where, known: Mapping, method: str):
         raise ValueError(f"{where}={given!r} must be a name, or a mapping with a name")
     name, numbers = given["name"], {k: v for k, v in given.items() if k != "name"}
     thing = known[name] if name in known else _dotted(name, where, known)
-    if isinstance(thing, type):
-        made = make(thing, numbers, where) if dataclasses.is_dataclass(thing) else _call(thing, numbers, where)
+    if isinstance(thing, type) and dataclasses.is_dataclass(thing):
+        made = make(thing, numbers, where)
+    elif isinstance(thing, type) or thing in known.values():
+        made = _call(thing, numbers, where)
     elif numbers:
         raise ValueError(f"{where}: {name} is an object, so it takes no {', '.join(numbers)}")
     else:

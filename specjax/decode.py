@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from specjax import ingest, sampling
 from specjax.sampling import DRAFT, EMIT, NOISE, STOP
-from specjax.state import BROKEN, EOS, LENGTH, NONFINITE, RUNNING, Counts, Setup, State, Trace
-from specjax.types import Draft, Verdict, View
+from specjax.state import BAD_DRAFT, BAD_RULE, EOS, LENGTH, NONFINITE, RUNNING, Counts, Setup, State, Trace
+from specjax.types import Array, Draft, Verdict, View
 
 
 def prefill(setup: Setup, params, state: State) -> State:
@@ -55,8 +56,9 @@ def decode_round(setup: Setup, params, state: State) -> State:
     view = View(params, state.cache, state.token_BS, state.cursor_B)
     draw = Draw(setup, state)
     draft, drafter, view = setup.drafter.propose(setup.drafter.params, state.drafter, view, root_B, ask_B, draw)
-    asked_BM = draft.tree.depth_M <= ask_B[:, None]  # whatever a drafter does, no row passes its budget
-    draft = draft._replace(tree=dataclasses.replace(draft.tree, valid_M=draft.tree.valid_M & asked_BM))
+    asked_BM = draft.tree.valid_M & (draft.tree.depth_M <= ask_B[:, None])  # whatever a drafter does, no row passes its budget
+    valid_BM = asked_BM.at[:, 0].set(True)  # and the root is there
+    draft = draft._replace(tree=dataclasses.replace(draft.tree, valid_M=valid_BM))
     state = state._replace(cache=view.cache, drafter=drafter)
     if len(setup.ladder) == 1:
         return _finish_round(setup, params, draft, setup.ladder[0], state)
@@ -94,7 +96,7 @@ class Draw:
         if setup.sampling.coupled:
             place = (state.cursor_B + (node if depth is None else depth),)
             return sampling.draw(sampling.key(setup.seed, NOISE, state.id_B, *place), law_BV)
-        if setup.draft_sampling.temperature is None:
+        if setup.sampling.temperature is None:  # no draft can change what is said: spare the noise
             return sampling.first_argmax(law_BV)
         return sampling.draw(sampling.key(setup.seed, DRAFT, state.id_B, state.cursor_B, node), law_BV)
 
@@ -104,65 +106,78 @@ class Draw:
 
 def _finish_round(setup: Setup, params, draft: Draft, width: int, state: State) -> State:
     """Verify, judge, commit and roll back at one width."""
-    tree, token_BM, q_BMV = jax.tree.map(lambda x: x[:, :width], draft)
-    if not tree.chain:
+    draft = jax.tree.map(lambda x: x[:, :width], draft)
+    if not draft.tree.chain:
         raise NotImplementedError("only chains can be verified yet: the draft's tree must have chain=True")
-    running_B = state.finish_B == RUNNING
-    p_BMV, finite_BM, features, cache = _verify(setup, params, tree, token_BM, state)
-    stop_BM, stop_B, emitted_B = _judge(setup, state, tree, token_BM, p_BMV, q_BMV, finite_BM)
-    state, committed_B = _commit(setup, state, token_BM, stop_B, emitted_B, finite_BM, stop_BM)
-
-    drafted_B = jnp.sum(tree.valid_M, axis=-1, dtype=jnp.int32) - 1
-    p_BM, q_BM, overlap_BM = _compare(tree, token_BM, p_BMV, q_BMV)
-    expected_B = jnp.sum(stop_BM * tree.depth_M, axis=-1)
-    every = jnp.pad(overlap_BM, ((0, 0), (0, setup.ladder[-1] - width)))  # one shape for all rungs
-    verdict = Verdict(drafted_B, stop_B, committed_B, expected_B, every)
+    p_BMV, finite_BM, features, cache = _verify(setup, params, draft, state)
+    judged = _judge(setup, state, draft, p_BMV, finite_BM)
+    before = state
+    state = _commit(setup, state._replace(cache=cache), draft, judged, finite_BM)
     view = View(params, cache, state.token_BS, state.cursor_B)
-    state = state._replace(
-        cache=cache,
-        drafter=setup.drafter.observe(setup.drafter.params, state.drafter, view, features),
-        length=setup.length.observe(state.length, verdict),
-    )
-    row = Trace(
-        root_BN=state.cursor_B - committed_B,
-        drafted_BN=drafted_B,
-        stop_BN=stop_B,
-        committed_BN=committed_B,
-        expected_BN=expected_B,
-        token_BNM=token_BM,
-        emitted_BN=emitted_B,
-        p_BNM=p_BM,
-        q_BNM=q_BM,
-        overlap_BNM=overlap_BM,
-        law_BNM=stop_BM,
-    )
-    return _record(state, row, running_B)
+    drafter = setup.drafter.observe(setup.drafter.params, state.drafter, view, features)
+    row = _row(draft, judged, p_BMV, before.cursor_B, state.cursor_B)
+    length = setup.length.observe(state.length, _verdict(row, setup.ladder[-1]))
+    return _record(state._replace(drafter=drafter, length=length), row, before.finish_B == RUNNING)
 
 
-def _verify(setup: Setup, params, tree, token_BM, state: State):
+def _verify(setup: Setup, params, draft: Draft, state: State):
     """One pass of the target: (p_BMV, finite_BM, taps or None, cache). Where logits are not finite p is anything that is."""
-    position_BM = state.cursor_B[:, None] + tree.depth_M
-    hidden, taps, cache = setup.model.forward(params, token_BM, state.cache, state.cursor_B, position_BT=position_BM)
+    hidden, taps, cache = setup.model.forward(
+        params,
+        draft.token_BM,
+        state.cache,
+        state.cursor_B,
+        position_BT=state.cursor_B[:, None] + draft.tree.depth_M,
+        taps=setup.drafter.taps,
+    )
     logits = setup.model.head(params, hidden)[..., : setup.model.vocab]
     finite_BM = jnp.all(jnp.isfinite(logits), axis=-1)
     return sampling.law(jnp.where(finite_BM[..., None], logits, 0), setup.sampling), finite_BM, taps or None, cache
 
 
-def _judge(setup: Setup, state: State, tree, token_BM, p_BMV, q_BMV, finite_BM):
-    """The rule's law, and one draw from it: (stop_BM, stop_B, emitted_B)."""
+class Judged(NamedTuple):
+    """One draw from the rule's law, and whether the law and the draft were any."""
+
+    law_BM: Array
+    stop_B: Array
+    emitted_B: Array
+    good_rule_B: Array
+    good_draft_B: Array
+
+
+def _judge(setup: Setup, state: State, draft: Draft, p_BMV, finite_BM) -> Judged:
+    """Ask the rule, and draw where the round ends and what is emitted there."""
     # nothing can be judged by a law that does not exist: the chain ends at its first node without finite logits
     known_BM = jnp.cumprod(jnp.pad(finite_BM[:, :-1], ((0, 0), (1, 0)), constant_values=True), axis=1).astype(bool)
-    tree = dataclasses.replace(tree, valid_M=tree.valid_M & known_BM)
+    tree = dataclasses.replace(draft.tree, valid_M=draft.tree.valid_M & known_BM)
+    q_BMV = draft.q_BMV
     if setup.sampling.coupled:  # the target's own choice at every place; the rule sees it as a one-hot law
         p_BMV = sampling.one_hot(sampling.draw(_key(setup, state, NOISE, tree.depth_M), p_BMV), p_BMV)
     if q_BMV is None or setup.sampling.coupled:
-        q_BMV = sampling.one_hot(jnp.roll(token_BM, -1, axis=1), p_BMV)
-    law = jax.vmap(setup.rule)(tree, token_BM, p_BMV, q_BMV)
+        q_BMV = sampling.one_hot(jnp.roll(draft.token_BM, -1, axis=1), p_BMV)
+    law = jax.vmap(setup.rule)(tree, draft.token_BM, p_BMV, q_BMV)
     stop_B = sampling.draw_node(sampling.key(setup.seed, STOP, state.id_B, state.cursor_B), law.stop_M)
     emit_BV = jax.vmap(lambda emit_MV, stop: emit_MV[stop])(law.emit_MV, stop_B)
     if setup.sampling.one_hot:
-        return law.stop_M, stop_B, sampling.first_argmax(emit_BV)
-    return law.stop_M, stop_B, sampling.draw(_key(setup, state, EMIT, stop_B), emit_BV)
+        emitted_B = sampling.first_argmax(emit_BV)
+    else:
+        emitted_B = sampling.draw(_key(setup, state, EMIT, stop_B), emit_BV)
+    good_rule_B = _is_law(law.stop_M) & _is_law(emit_BV)
+    return Judged(law.stop_M, stop_B, emitted_B, good_rule_B, _good_draft(draft, setup.model.vocab))
+
+
+def _is_law(law_BX):
+    """Whether each row is non-negative and sums to one, up to rounding; NaN is not."""
+    return (jnp.abs(jnp.sum(law_BX, axis=-1) - 1) < 1e-3) & (jnp.min(law_BX, axis=-1) >= -1e-6)
+
+
+def _good_draft(draft: Draft, vocab: int):
+    """Whether every drafted token exists, and stands in a finite law."""
+    good_BM = (draft.token_BM >= 0) & (draft.token_BM < vocab)
+    if draft.q_BMV is not None:
+        parent_q_BM = jnp.all(jnp.isfinite(draft.q_BMV), axis=-1)
+        good_BM &= jnp.pad(parent_q_BM[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+    return jnp.all(good_BM | ~draft.tree.valid_M, axis=-1)
 
 
 def _key(setup: Setup, state: State, purpose: int, depth):
@@ -171,56 +186,88 @@ def _key(setup: Setup, state: State, purpose: int, depth):
     return sampling.key(setup.seed, purpose, state.id_B[row], state.cursor_B[row] + depth + 1)
 
 
-def _commit(setup: Setup, state: State, token_BM, stop_B, emitted_B, finite_BM, stop_BM):
-    """Append the accepted drafts and the emitted token, cut at the first EOS and at the budget: (state, committed_B)."""
-    running_B = state.finish_B == RUNNING
-    place = jnp.arange(token_BM.shape[1])
-    block_BM = jnp.where(place < stop_B[:, None], jnp.roll(token_BM, -1, axis=1), emitted_B[:, None])
+def _commit(setup: Setup, state: State, draft: Draft, judged: Judged, finite_BM) -> State:
+    """Append the accepted drafts and the emitted token, cut at the first EOS and at the budget, and set the cursor."""
+    running_B, stop_B = state.finish_B == RUNNING, judged.stop_B
+    place = jnp.arange(draft.token_BM.shape[1])
+    block_BM = jnp.where(place < stop_B[:, None], jnp.roll(draft.token_BM, -1, axis=1), judged.emitted_B[:, None])
     known_B = jnp.take_along_axis(finite_BM, stop_B[:, None], axis=1)[:, 0]  # is there a law to emit from
-    count_B = stop_B + known_B
-    eos_BM = jnp.any(block_BM[..., None] == setup.eos_E, axis=-1) & (place < count_B[:, None])
+    eos_BM = jnp.any(block_BM[..., None] == setup.eos_E, axis=-1) & (place < (stop_B + known_B)[:, None])
     ended_B = jnp.any(eos_BM, axis=-1)
-    count_B = jnp.where(ended_B, jnp.argmax(eos_BM, axis=-1) + 1, count_B)
+    count_B = jnp.where(ended_B, jnp.argmax(eos_BM, axis=-1) + 1, stop_B + known_B)
     count_B = jnp.where(running_B, count_B, 0).astype(jnp.int32)
     cursor_B = state.cursor_B + count_B
 
     finish_B = jnp.where(cursor_B + 1 >= state.limit_B, LENGTH, RUNNING)
     finish_B = jnp.where(known_B, finish_B, NONFINITE)
     finish_B = jnp.where(ended_B, EOS, finish_B)
-    whole_B = jnp.abs(jnp.sum(stop_BM, axis=-1) - 1) < 1e-3
-    finish_B = jnp.where(whole_B, finish_B, BROKEN)
-    finish_B = jnp.where(running_B, finish_B, state.finish_B).astype(jnp.int32)
-
-    at_BS = jnp.arange(state.token_BS.shape[1]) - state.cursor_B[:, None] - 1
-    new_BS = jnp.take_along_axis(block_BM, jnp.clip(at_BS, 0, block_BM.shape[1] - 1), axis=1)
-    token_BS = jnp.where((at_BS >= 0) & (at_BS < count_B[:, None]), new_BS, state.token_BS)
-
-    kept_B = jnp.minimum(stop_B, count_B)
-    counts = Counts(
-        rounds_B=state.counts.rounds_B + running_B,
-        drafted_B=state.counts.drafted_B,
-        accepted_B=state.counts.accepted_B + jnp.where(running_B, kept_B, 0),
-        cut_B=state.counts.cut_B + jnp.where(running_B, stop_B - kept_B, 0),
+    finish_B = jnp.where(judged.good_rule_B, finish_B, BAD_RULE)
+    finish_B = jnp.where(judged.good_draft_B, finish_B, BAD_DRAFT)
+    return state._replace(
+        token_BS=_append(state.token_BS, state.cursor_B + 1, block_BM, count_B),
+        cursor_B=cursor_B,
+        finish_B=jnp.where(running_B, finish_B, state.finish_B).astype(jnp.int32),
+        counts=_count(state.counts, running_B, draft, stop_B, count_B),
     )
-    return state._replace(token_BS=token_BS, cursor_B=cursor_B, finish_B=finish_B, counts=counts), count_B
 
 
-def _compare(tree, token_BM, p_BMV, q_BMV):
+def _append(token_BS, start_B, block_BM, count_B):
+    """Write the first count_B tokens of each row's block at start_B; nothing else changes."""
+    at_BS = jnp.arange(token_BS.shape[1]) - start_B[:, None]
+    new_BS = jnp.take_along_axis(block_BM, jnp.clip(at_BS, 0, block_BM.shape[1] - 1), axis=1)
+    return jnp.where((at_BS >= 0) & (at_BS < count_B[:, None]), new_BS, token_BS)
+
+
+def _count(counts: Counts, running_B, draft: Draft, stop_B, count_B) -> Counts:
+    kept_B = jnp.minimum(stop_B, count_B)
+    new = Counts(rounds_B=running_B, drafted_B=_drafted(draft), accepted_B=kept_B, cut_B=stop_B - kept_B)
+    return jax.tree.map(lambda old, more: old + jnp.where(running_B, more, 0), counts, new)
+
+
+def _drafted(draft: Draft):
+    return jnp.sum(draft.tree.valid_M, axis=-1, dtype=jnp.int32) - 1
+
+
+def _row(draft: Draft, judged: Judged, p_BMV, root_B, cursor_B) -> Trace:
+    """The round as the trace keeps it."""
+    p_BM, q_BM, overlap_BM = _compare(draft, p_BMV)
+    return Trace(
+        root_BN=root_B,
+        drafted_BN=_drafted(draft),
+        stop_BN=judged.stop_B,
+        committed_BN=cursor_B - root_B,
+        expected_BN=jnp.sum(judged.law_BM * draft.tree.depth_M, axis=-1),
+        token_BNM=draft.token_BM,
+        emitted_BN=judged.emitted_B,
+        p_BNM=p_BM,
+        q_BNM=q_BM,
+        overlap_BNM=overlap_BM,
+        law_BNM=judged.law_BM,
+    )
+
+
+def _verdict(row: Trace, nodes: int) -> Verdict:
+    """What a length policy learns; one shape for all rungs."""
+    overlap_BM = jnp.pad(row.overlap_BNM, ((0, 0), (0, nodes - row.overlap_BNM.shape[1])))
+    return Verdict(row.drafted_BN, row.stop_BN, row.committed_BN, row.expected_BN, overlap_BM)
+
+
+def _compare(draft: Draft, p_BMV):
     """(p_BM, q_BM, overlap_BM): both laws at each drafted token, and 1 - TV of each node whose child was drafted."""
-    has_BM = jnp.pad(tree.valid_M[:, 1:], ((0, 0), (0, 1)))
-    child_BM1 = jnp.roll(token_BM, -1, axis=1)[..., None]
+    has_BM = jnp.pad(draft.tree.valid_M[:, 1:], ((0, 0), (0, 1)))
+    child_BM1 = jnp.roll(draft.token_BM, -1, axis=1)[..., None]
     p_BM = jnp.take_along_axis(p_BMV, child_BM1, axis=-1)[..., 0]
-    if q_BMV is None:  # a certain draft: q is 1 at its token, and the overlap is p there
+    if draft.q_BMV is None:  # a certain draft: q is 1 at its token, and the overlap is p there
         q_BM, overlap_BM = jnp.ones_like(p_BM), p_BM
     else:
-        q_BM = jnp.take_along_axis(q_BMV, child_BM1, axis=-1)[..., 0]
-        overlap_BM = jnp.sum(jnp.minimum(p_BMV, q_BMV), axis=-1)
+        q_BM = jnp.take_along_axis(draft.q_BMV, child_BM1, axis=-1)[..., 0]
+        overlap_BM = jnp.sum(jnp.minimum(p_BMV, draft.q_BMV), axis=-1)
     p_BM, q_BM, overlap_BM = (jnp.where(has_BM, x, 0) for x in (p_BM, q_BM, overlap_BM))
     return jnp.roll(p_BM, 1, axis=1), jnp.roll(q_BM, 1, axis=1), overlap_BM
 
 
 def _record(state: State, row: Trace, running_B) -> State:
-    """Write one round into the trace, zero for rows that had finished, and count its drafts."""
+    """Write one round into the trace, zero for rows that had finished."""
 
     def put(all_BN, new_B):
         new_B = jnp.where(running_B.reshape(-1, *[1] * (new_B.ndim - 1)), new_B, 0).astype(all_BN.dtype)
@@ -228,9 +275,4 @@ def _record(state: State, row: Trace, running_B) -> State:
             new_B = jnp.pad(new_B, ((0, 0), (0, all_BN.shape[2] - new_B.shape[1])))
         return jax.lax.dynamic_update_slice_in_dim(all_BN, new_B[:, None], state.turn, axis=1)
 
-    drafted_B = state.counts.drafted_B + jnp.where(running_B, row.drafted_BN, 0)
-    return state._replace(
-        trace=jax.tree.map(put, state.trace, row),
-        turn=state.turn + 1,
-        counts=state.counts._replace(drafted_B=drafted_B),
-    )
+    return state._replace(trace=jax.tree.map(put, state.trace, row), turn=state.turn + 1)

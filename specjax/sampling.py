@@ -52,6 +52,8 @@ def checked(sampling: Sampling, name: str = "sampling") -> Sampling:
     t, k, top_p, min_p = sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
     _within(f"{name}.temperature", t, 0, math.inf)
     _within(f"{name}.top_k", k, 1, math.inf)
+    if k is not None and k != int(k):
+        raise ValueError(f"{name}.top_k={k} must be a whole number")
     _within(f"{name}.top_p", top_p, 0, 1)
     _within(f"{name}.min_p", min_p, 0, 1)
     if t is None or t < GREEDY_BELOW:
@@ -87,8 +89,9 @@ def law(logits, sampling: Sampling):
         goal = jnp.asarray(sampling.top_k).astype(x.dtype)
         mass = jnp.where(x_V >= _threshold(x_V, jnp.ones_like(x_V), goal), mass, 0)
     if sampling.top_p is not None:
-        goal = jnp.asarray(sampling.top_p).astype(x.dtype) * jnp.sum(mass, axis=-1, keepdims=True)
-        mass = jnp.where(x_V >= _threshold(x_V, mass, goal), mass, 0)
+        top_p = jnp.asarray(sampling.top_p).astype(x.dtype)
+        kept = x_V >= _threshold(x_V, mass, top_p * jnp.sum(mass, axis=-1, keepdims=True))
+        mass = jnp.where(kept | (top_p >= 1), mass, 0)  # rounding must not make a filter of top-p 1
     if sampling.min_p is not None:
         mass = jnp.where(mass >= jnp.asarray(sampling.min_p).astype(x.dtype), mass, 0)
     return jnp.where(cold, one_hot(first_argmax(x), x), mass / jnp.sum(mass, axis=-1, keepdims=True))

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from specjax.sampling import Sampling
 from specjax.types import Array, PyTree, static, struct
 
-RUNNING, EOS, LENGTH, NONFINITE, BROKEN = range(5)
-FINISH = ("running", "eos", "length", "nonfinite", "broken")  # broken: the rule's law does not sum to one; the host raises
+RUNNING, EOS, LENGTH, NONFINITE, BAD_RULE, BAD_DRAFT = range(6)
+FINISH = ("running", "eos", "length", "nonfinite", "bad rule", "bad draft")  # the last two are faults of a part: the host raises
 
 
 @struct

@@ -117,7 +117,7 @@ class Model(Protocol):
 
     vocab: int  # rows of the head that stand for real tokens; the head may be padded beyond
 
-    def init_cache(self, batch: int, size: int) -> PyTree: ...
+    def init_cache(self, batch: int, size: int, dtype=None) -> PyTree: ...
 
     def forward(self, params, token_BT, cache, cursor_B, *, position_BT=None, mask=None, layers=None, taps=()):
         """Feed T tokens a row at the row's cursor; returns (hidden_BTD, taps, cache). Writes at the cursor, does not move it.
@@ -144,9 +144,13 @@ class Draw(Protocol):
 
 
 class Drafter(Protocol):
-    """Proposes tokens. `params` are its own (None without)."""
+    """Proposes tokens. `params` are its own (None without); its draft has `most` + 1 nodes; `taps` are the target's layers whose output
+    it wants to `observe`."""
 
+    name: str
     params: PyTree
+    most: int
+    taps: tuple[int, ...]
 
     def init(self, params, view: View) -> PyTree:
         """State after the target's prefill."""
@@ -162,7 +166,9 @@ class Drafter(Protocol):
 
 
 class Rule(Protocol):
+    name: str
     exact: bool
+    one_hot_only: bool  # needs a target whose law is one-hot: greedy or coupled sampling
     paper: str
     equation: str
 
@@ -171,7 +177,9 @@ class Rule(Protocol):
 
 
 class Length(Protocol):
-    """Decides how many tokens to draft. Pure: no clock, no batch, no rung."""
+    """Decides how many tokens to draft. Pure: no clock, no batch, no rung. Rows that had finished show 0 committed tokens."""
+
+    name: str
 
     def init(self, batch: int) -> PyTree: ...
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from loop import drafter, fixed, mixed, random_lm
+from loop import counting, drafter, fixed, mixed, random_lm
 
 import specjax
-from specjax import Greedy, Sampling, Speculative
+from specjax import Greedy, Lenient, Sampling, Speculative
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,12 @@ def test_a_model_can_be_the_drafter(tiny):
     assert out.counts["passes"].tolist() == [2] and out.counts["accepted"].tolist() == [14]
 
 
+class Plain:
+    """A length policy that is no pytree."""
+
+    init = choose = keep_going = observe = None
+
+
 REFUSED = {
     "prompts must be a list": lambda t: specjax.generate(t, "abc"),
     r"prompts\[1\] is empty": lambda t: specjax.generate(t, ["a", ""]),
@@ -60,6 +66,19 @@ REFUSED = {
     ),
     "max_new_tokens has 3 entries for 2 prompts": lambda t: specjax.generate(t, ["a", "b"], max_new_tokens=[1, 2, 3]),
     "max_new_tokens=1.5 must be whole numbers": lambda t: specjax.generate(t, ["a"], max_new_tokens=1.5),
+    "length.k=10 must be between 0 and 7, the drafter's largest draft": lambda t: specjax.Decoder(
+        t, drafter=specjax.NGram(), length=fixed(10)
+    ),
+    "length.k=-3 must be between 0 and 0": lambda t: specjax.Decoder(t, length=fixed(-3)),
+    "rule.lenience=-1.0 must be above 0": lambda t: specjax.Decoder(t, rule=Lenient(lenience=-1.0), sampling=Sampling(temperature=1.0)),
+    "sampling.top_k=2.9 must be a whole number": lambda t: specjax.Decoder(t, sampling=Sampling(temperature=1.0, top_k=2.9)),
+    "drafter=object has no init, offer, propose, observe, params, most, taps": lambda t: specjax.Decoder(t, drafter=object()),
+    "rule=function has no exact": lambda t: specjax.Decoder(t, rule=lambda *args: None),
+    "length=Plain is no pytree of numbers": lambda t: specjax.Decoder(t, length=Plain()),
+    r"prompts\[0\]=1 must be a text or a list of token ids": lambda t: specjax.generate(t, [1, 2]),
+    "ids: -1 must be between 0 and": lambda t: specjax.generate(t, ["a"], ids=[-1]),
+    "seed=4294967296 must be between": lambda t: specjax.Decoder(t, seed=2**32),
+    "dtype=float64 needs jax_enable_x64": lambda t: specjax.load("toy://tiny", dtype="float64"),
     "needs at least one prompt": lambda t: specjax.generate(t, []),
 }
 
@@ -89,3 +108,19 @@ def test_every_ladder_gives_the_same_tokens(ladder):
     assert specjax.generate(target, [[1], [2, 3]], ladder=ladder, **options).token_ids == specjax.generate(
         target, [[1], [2, 3]], **options
     ).token_ids  # fmt: skip
+
+
+def test_a_stream_refuses_bad_input_at_once(tiny):
+    with pytest.raises(ValueError, match="is empty"):
+        specjax.stream(tiny, [])
+
+
+def test_one_eos_may_be_given_as_a_number():
+    assert specjax.generate(counting(), [[0]], eos=3, max_new_tokens=9).token_ids == [[1, 2, 3]]
+
+
+def test_a_long_draft(tiny):
+    """K = 16 over rungs 1, 4, 8, 16, 17; draft = target accepts it whole."""
+    draft = specjax.ModelDrafter(model=tiny.model, params=tiny.params, most=16)
+    out = specjax.generate(tiny, ["abc"], drafter=draft, max_new_tokens=34)
+    assert out.counts["passes"].tolist() == [2] and out.token_ids == specjax.generate(tiny, ["abc"], max_new_tokens=34).token_ids

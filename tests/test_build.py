@@ -1,7 +1,7 @@
 import pytest
 import tiny_run
 
-from specjax import Fixed, Greedy, Lenient, NGram, NoDraft, Sampling, build
+from specjax import Fixed, Greedy, Lenient, NGram, NoDraft, Sampling, build, match
 from specjax.bench.plan import DraftModel
 
 
@@ -51,10 +51,11 @@ def test_strings_become_things():
     assert arm.draft_sampling == Sampling(temperature=0.5)
 
 
-def test_match_and_absent_leave_the_choice_to_the_decoder():
-    for extra in ({}, {"length": "match"}, {"length": None, "rule": None}):
+def test_absent_leaves_the_choice_to_the_decoder_and_match_takes_all():
+    for extra in ({}, {"length": None, "rule": None}):
         arm = arms(dict(name="a", drafter="ngram", **extra))[1]
         assert arm.length is None and arm.rule is None and arm.sampling == Sampling()
+    assert arms(dict(name="a", drafter="ngram", length="match"))[1].length == match()
 
 
 def test_temperature_zero_is_greedy_whatever_else_is_said():
@@ -131,7 +132,7 @@ BAD = {
     r"arms\[0\].length.k=8 must be at least 0 and at most 7": config(arms=[{**NGRAM, "length": dict(name="fixed", k=8)}]),
     r"arms\[0\].length.k is missing": config(arms=[{**NGRAM, "length": "fixed"}]),
     r"arms\[0\].length.k=1.5 must be int": config(arms=[{**NGRAM, "length": dict(name="fixed", k=1.5)}]),
-    r"arms\[0\].length.k is not a key: .* has none": config(arms=[{**NGRAM, "length": dict(name="match", k=1)}]),
+    r"arms\[0\].length: match\(\) got an unexpected keyword argument 'k'": config(arms=[{**NGRAM, "length": dict(name="match", k=1)}]),
     r"arms\[0\].rule.lenience=2.0 must be": config(arms=[{**NGRAM, "rule": dict(name="lenient", lenience=2.0)}]),
     r"arms\[0\].sampling.top_p=1.5 must be between 0 and 1": config(arms=[{**NGRAM, "sampling": dict(temperature=1, top_p=1.5)}]),
     r"arms\[0\].sampling.topp is not a key: .*; did you mean 'top_p'?": config(arms=[{**NGRAM, "sampling": dict(topp=1)}]),

@@ -1,5 +1,7 @@
 """The loop on table models: what it commits, counts and cuts, row by row."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,8 @@ from loop import VOCAB, UpAndDown, counting, drafter, fixed, lm, mixed, random_l
 
 import specjax
 from specjax import Sampling, reference
+from specjax.drafters.chain import chain
+from specjax.types import Draft, struct
 
 MODES = {
     "greedy": {},
@@ -193,15 +197,82 @@ def test_a_buffer_that_is_exactly_full():
         assert specjax.generate(target, [[1] * prompt], drafter=drafter(target), max_new_tokens=20).token_ids == plain.token_ids
 
 
-def test_a_rule_whose_law_is_no_law_is_an_error():
-    class Half(specjax.Speculative):
-        def __call__(self, *args):
-            law = super().__call__(*args)
-            return law._replace(stop_M=law.stop_M / 2)
+@struct
+class Spoiled(specjax.Speculative):
+    """The p/q rule with its law changed: a factor on the stops, another on the emissions."""
 
-    jax.tree_util.register_dataclass(Half, [], [])
-    with pytest.raises(RuntimeError, match="does not sum to one"):
-        specjax.generate(random_lm(0), [[1]], rule=Half(), max_new_tokens=4, **MODES["p/q"])
+    stop: float
+    emit: float
+
+    def __call__(self, *args):
+        law = specjax.Speculative()(*args)
+        return law._replace(stop_M=law.stop_M * self.stop, emit_MV=law.emit_MV * self.emit)
+
+
+@pytest.mark.parametrize(("stop", "emit"), [(0.5, 1.0), (1.0, 0.0), (np.nan, 1.0), (1.0, np.nan), (-1.0, 1.0)])
+def test_a_rule_whose_law_is_no_law_is_an_error(stop, emit):
+    with pytest.raises(RuntimeError, match="row 0: rule speculative gave a law that does not sum to one"):
+        specjax.generate(random_lm(0), [[1]], rule=Spoiled(stop=stop, emit=emit), max_new_tokens=4, **MODES["p/q"])
+
+
+class Bad(specjax.ModelDrafter):
+    """A model drafter whose draft is changed on the way out."""
+
+    def propose(self, params, state, view, root_B, ask_B, draw):
+        draft, state, view = super().propose(params, state, view, root_B, ask_B, draw)
+        return self.change(draft), state, view
+
+
+def bad_drafter(change):
+    kind = struct(type("Bad", (Bad,), {"change": staticmethod(change)}))
+    draft = drafter(random_lm(0), 3)
+    return kind(model=draft.model, params=draft.params, most=3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d._replace(token_BM=d.token_BM.at[:, 2].set(-1)),
+        lambda d: d._replace(token_BM=d.token_BM.at[:, 1].set(VOCAB)),
+        lambda d: d._replace(q_BMV=d.q_BMV.at[:, 1].set(np.nan)),
+    ],
+    ids=["token -1", "token V", "NaN law"],
+)
+def test_a_draft_that_is_none_is_an_error(mode, change):
+    with pytest.raises(RuntimeError, match="row 0: drafter model drafted a token outside the vocabulary, or from a law that is"):
+        specjax.generate(random_lm(0), [[1]], drafter=bad_drafter(change), max_new_tokens=9, **MODES[mode])
+
+
+@pytest.mark.parametrize("ladder", [None, (4,)])
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_a_drafter_that_miscounts_what_it_was_asked_does_no_harm(ladder, shift):
+    """One node too few (the root among them, when nothing is asked) or too many."""
+
+    def miscount(draft):
+        valid_BM = np.arange(4) <= draft.tree.valid_M.sum(-1, keepdims=True) - 1 + shift
+        return draft._replace(tree=dataclasses.replace(draft.tree, valid_M=valid_BM))
+
+    out = specjax.generate(random_lm(0), [[1], [2]], drafter=bad_drafter(miscount), ladder=ladder, max_new_tokens=[9, 2])
+    assert out.token_ids == specjax.generate(random_lm(0), [[1], [2]], max_new_tokens=[9, 2]).token_ids
+
+
+def test_a_drafter_that_reports_a_law_of_its_own_draws_from_it():
+    """With greedy draft sampling too: case B, where an argmax draft scored by a soft q would give (.5, .33, .17)."""
+
+    @struct
+    class Own(specjax.ModelDrafter):
+        def propose(self, params, state, view, root_B, ask_B, draw):
+            q_BMV = jax.numpy.broadcast_to(jax.numpy.asarray([0.6, 0.3, 0.1]), (len(root_B), 2, 3))
+            token_BM = jax.numpy.stack([root_B, draw(q_BMV[:, 0], 1)], axis=1)
+            return Draft(chain(ask_B, 2, "iid"), token_BM, q_BMV), state, view
+
+    target = lm([0.3, 0.5, 0.2])
+    own = Own(model=target.model, params=target.params, most=1)
+    decoder = specjax.Decoder(target, drafter=own, sampling=Sampling(temperature=1.0), draft_sampling=Sampling())
+    state = decoder.generate(decoder.prefill(decoder.start([[0]] * 20_000, 2)))
+    law = np.bincount(np.asarray(state.token_BS[:, 1]), minlength=3) / 20_000
+    np.testing.assert_allclose(law, [0.3, 0.5, 0.2], atol=0.015)
 
 
 def test_a_bfloat16_model_is_judged_by_float32_laws():

@@ -67,14 +67,25 @@ def program(target, draft, batch):
     return decode.generate.lower(decoder.setup, target.params, state).compile().as_text()
 
 
+VIEWS = {"get-tuple-element", "parameter", "bitcast", "dynamic-update-slice"}  # these move no data but the update itself
+
+
 def cache_copies(text, sizes):
-    """Instructions inside while bodies that make a whole cache array anew: a copy, a transpose, anything but an update in place."""
-    bodies, inside = set(re.findall(r"body=%?([\w.\-]+)", text)), None
+    """Instructions inside while bodies that make a whole cache array anew: anything but an update in place, alone or as a fusion's root."""
+    bodies, roots, made, inside = set(re.findall(r"body=%?([\w.\-]+)", text)), {}, [], None
     for line in text.splitlines():
-        if opened := re.match(r"%?([\w.\-]+) \(.*\{$", line):
-            inside = opened[1] in bodies
-        made = re.match(r"\s+(?:ROOT )?%?[\w.\-]+ = f32\[([\d,]+)\]\S* (copy|transpose|concatenate|pad|select)\(", line)
-        if inside and made and np.prod([int(n) for n in made[1].split(",")]) in sizes:
+        if opened := re.match(r"(?:ENTRY )?%?([\w.\-]+) \(.*\{$", line):
+            inside = opened[1]
+        elif found := re.match(r"\s+(ROOT )?%?[\w.\-]+ = \w+\[([\d,]*)\]\S* ([\w\-]+)\(", line):
+            root, shape, kind = found.groups()
+            if root:
+                roots[inside] = kind
+            if inside in bodies and np.prod([int(n) for n in shape.split(",") if n]) in sizes:
+                made.append((kind, line))
+    for kind, line in made:
+        if kind == "fusion":
+            kind = roots.get(re.search(r"calls=%?([\w.\-]+)", line)[1], "fusion")
+        if kind not in VIEWS:
             yield line
 
 

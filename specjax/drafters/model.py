@@ -31,6 +31,7 @@ class ModelDrafter:
     most: int = static(default=7)
     chunk: int = static(default=64)
     name = "model"
+    taps = ()
 
     def init(self, params, view: View):
         dtype = jax.tree.leaves(params)[0].dtype

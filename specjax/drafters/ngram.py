@@ -33,6 +33,7 @@ class NGram:
     per_match: float | Array = math.inf
     params: None = None
     name = "ngram"
+    taps = ()
 
     def init(self, params, view: View):
         return self._look_up(view)

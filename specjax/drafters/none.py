@@ -15,6 +15,7 @@ class NoDraft:
     params: None = None
     name = "none"
     most = 0
+    taps = ()
 
     def init(self, params, view: View):
         return jnp.zeros_like(view.cursor_B)

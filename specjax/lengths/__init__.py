@@ -1,5 +1,5 @@
 """Length policies: how many tokens to draft."""
 
-from specjax.lengths.fixed import Fixed
+from specjax.lengths.fixed import EVERYTHING, Fixed, match
 
-__all__ = ["Fixed"]
+__all__ = ["EVERYTHING", "Fixed", "match"]

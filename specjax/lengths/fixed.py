@@ -1,4 +1,4 @@
-"""A fixed draft length (Leviathan et al., 2211.17192)."""
+"""A fixed draft length (Leviathan et al., 2211.17192), and the length that takes whatever is offered."""
 
 from __future__ import annotations
 
@@ -25,3 +25,11 @@ class Fixed:
 
     def observe(self, state, verdict):
         return state
+
+
+EVERYTHING = 2**30
+
+
+def match() -> Fixed:
+    """As many tokens as the drafter offers: an n-gram offers what its match is good for, and nothing without one."""
+    return Fixed(k=EVERYTHING)

@@ -10,8 +10,8 @@ from specjax.types import Law, Tree, struct
 
 
 def ratio(p, q):
-    """min(1, p / q), the probability that u q < p; where q is 0 a token is accepted iff p is not."""
-    return jnp.where(q > 0, jnp.minimum(p, q) / jnp.where(q > 0, q, 1), (p > 0).astype(p.dtype))
+    """min(1, p / q), the probability that u q < p: never p / q where q may be 0. A NaN stays one."""
+    return jnp.where(p >= q, (p > 0).astype(p.dtype), p / jnp.where(q == 0, 1, q))
 
 
 @struct
