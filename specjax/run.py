@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
         plan = build.plan(CONFIG.value)
         workdir.check(plan.resolved())
         experiment = build.load(plan)
-    except ValueError as error:
+    except (ValueError, OverflowError, OSError) as error:
         fail(error)
     command = ["python", "-m", "specjax.run", *sys.argv[1:]]
     try:

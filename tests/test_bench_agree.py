@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import tiny_run
 
+from specjax import Sampling
 from specjax.bench import agree
+from specjax.models.load.names import DTYPES
 
 
 def rows():
@@ -32,7 +34,7 @@ def logits_after(experiment, tokens):
 
 def test_equal_output_is_equal():
     agreements, differences = agree.compare(tiny_run.experiment(), rows())
-    assert agreements == dict.fromkeys(["match", "one", "coupled"], agree.Agreement(4, 0, 0)) and differences == []
+    assert agreements == dict.fromkeys(["match", "one", "coupled", "draft model"], agree.Agreement(4, 0, 0)) and differences == []
 
 
 @pytest.mark.parametrize("place", [0, 5, 11])
@@ -73,6 +75,32 @@ def test_coupled_tokens_are_scored_with_their_noise():
     second = int(np.argsort(seen_V)[-2])
     _, [difference] = agree.compare(experiment, planted("coupled", "two/1", 11, second))
     assert difference.kind == "bug" and difference.gap == pytest.approx(np.sort(seen_V)[-1] - np.sort(seen_V)[-2], abs=1e-6)
+
+
+def test_a_token_outside_the_filters_has_a_finite_gap_by_the_law_without_them():
+    """Whether a token is inside a filter can hang on the last bits: at width 1 it may not be."""
+    experiment = tiny_run.experiment()
+    names = "plain t=0.7", "coupled"
+    filtered = Sampling(temperature=np.float32(0.7), top_k=np.int32(1), coupled=True)
+
+    def narrowed(arm):
+        decoder = copy.copy(arm.decoder)
+        decoder.setup = dataclasses.replace(decoder.setup, sampling=filtered)
+        return arm._replace(decoder=decoder) if arm.name in names else arm
+
+    changed = dataclasses.replace(experiment, arms=tuple(map(narrowed, experiment.arms)))
+    arm = next(a for a in experiment.arms if a.name == "coupled")
+    encoded = next(e for e in experiment.prompts if e.prompt.question_id == "two/1")
+    plain = next(r["token_ids"] for r in rows() if r["arm"] == "coupled" and r["question_id"] == "two/1")
+    seen_V = agree.scores(experiment, arm, encoded.tokens + plain[:11], encoded.prompt.id)
+    second = int(np.argsort(seen_V)[-2])
+    _, differences = agree.compare(changed, planted("coupled", "two/1", 11, second))
+    [difference] = [d for d in differences if d.arm == "coupled"]
+    assert difference.gap == pytest.approx(seen_V.max() - seen_V[second], abs=1e-6) and difference.tokens == (plain[11], second)
+
+
+def test_there_is_a_bound_for_each_dtype_that_can_be_loaded():
+    assert sorted(agree.TIE_BELOW) == sorted(DTYPES) and agree.TIE_BELOW["float64"] == 1e-9
 
 
 def test_an_output_that_ended_early_is_a_bug():

@@ -1,5 +1,8 @@
+import dataclasses
 import subprocess
+import types
 
+import numpy as np
 import tiny_run
 
 from specjax.bench import manifest
@@ -8,12 +11,20 @@ from specjax.bench import manifest
 def test_a_manifest_says_where_and_on_what():
     notes = tiny_run.finished()[0].read("manifest.json")
     assert set(notes) == {
-        "versions", "device", "commit", "command", "seeds", "source", "dtype", "size", "ladders", "seconds", "compiled_programs",
+        "versions", "device", "commit", "command", "seeds", "source", "sha256", "dtype", "size", "ladders", "seconds", "compiled_programs",
         "costs", "wall_seconds",
     }  # fmt: skip
     assert notes["command"] == ["python"] and notes["seeds"] == {"decoding": 0} and notes["dtype"] == "float32"
     assert notes["size"] == 128 and notes["ladders"]["match"] == [1, 3] and notes["wall_seconds"] > 0
     assert set(notes["versions"]) == {"specjax", "python", "jax", "jaxlib", "flax", "numpy"}
+
+
+def test_a_manifest_names_the_bytes_of_the_weights():
+    experiment = dataclasses.replace(
+        tiny_run.experiment(), target=types.SimpleNamespace(source="x", sha256="ab", dtype=np.dtype("float32"))
+    )
+    assert manifest.manifest(experiment, [], {}, {})["sha256"] == "ab"
+    assert tiny_run.finished()[0].read("manifest.json")["sha256"] is None  # a toy has no file
 
 
 def test_the_commit_of_a_repository_and_of_none(tmp_path):

@@ -2,6 +2,7 @@ import dataclasses
 import json
 
 import numpy as np
+import pytest
 
 from specjax import Fixed, Greedy, NGram, Sampling
 from specjax.bench.plan import Arm, DraftModel, Plan, Prompts, Target, baseline, with_plain_arms
@@ -19,6 +20,12 @@ def test_a_plan_is_spelled_out_as_json():
     assert first["rule"] == {"type": "specjax.rules.greedy.Greedy"} and first["length"]["k"] == 2
     assert second["drafter"] == {"type": "specjax.bench.plan.DraftModel", "source": "folder", "most": 7, "dtype": None}
     assert second["length"] == "specjax.bench.plan.with_plain_arms" and second["sampling"]["temperature"] == 0.5
+
+
+@pytest.mark.parametrize(("make", "where"), [(Target, "target"), (DraftModel, "drafter")])
+def test_a_dtype_that_no_checkpoint_has_is_refused(make, where):
+    with pytest.raises(ValueError, match=f"{where}.dtype='float16' must be None or one of float32, bfloat16, float64"):
+        make("x", dtype="float16")
 
 
 def test_an_object_of_no_dataclass_is_named_by_its_class():

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import numpy as np
@@ -17,6 +18,23 @@ def trace(drafted, stop, overlap):
 def test_judged_places_end_at_the_first_refusal():
     judged = records.judged_places(trace([0, 3, 3, 2], [0, 0, 3, 1], np.zeros((4, 4))))
     assert judged.astype(int).tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0]]
+
+
+def test_a_number_that_is_not_finite_is_null_and_the_run_goes_on(tmp_path):
+    experiment = tiny_run.experiment()
+    arm, encoded = experiment.arms[2], experiment.prompts[0]
+    state = arm.decoder.start([encoded.tokens], 4, [encoded.prompt.id], experiment.size)
+    output = arm.decoder.output(arm.decoder.generate(arm.decoder.prefill(state)))
+    whole = np.ones_like(output.trace.drafted_BN)
+    broken = output.trace._replace(
+        drafted_BN=whole, overlap_BNM=np.full_like(output.trace.overlap_BNM, np.nan), expected_BN=np.full(whole.shape, np.inf)
+    )
+    line, saved = records.record(arm, encoded, 0, dataclasses.replace(output, trace=broken), 0, {"prefill": 1.0, "decode": 1.0}, 1)
+    assert line["overlap_sum"] is None and line["expected_sum"] is None
+    workdir = Workdir(tmp_path)
+    workdir.create({})
+    workdir.append(line, saved)
+    assert next(workdir.records())["overlap_sum"] is None
 
 
 def test_all_files_hold_what_the_docs_say():

@@ -6,7 +6,8 @@ import tiny_run
 from specjax.bench import summary
 from specjax.bench.measure import Costs
 
-COST = Costs(v={1: 1.0, 2: 1.5}, c=0.25, step_seconds=0.1)
+COST = Costs(v={1: 1.0, 2: 1.5}, c=0.25, catch_up=0.0, step_seconds=0.1)
+ALONE = {name: i for i, name in enumerate("ABCDEF")}  # one prompt a batch
 
 
 def record(name="A", tokens=10, seconds=1.0, category="x", drafted=(), accepted=(), judged=0, overlap=0.0, repeat=0):
@@ -18,20 +19,52 @@ def record(name="A", tokens=10, seconds=1.0, category="x", drafted=(), accepted=
     }  # fmt: skip
 
 
-def test_speedup_is_a_ratio_of_totals_with_a_bootstrap_over_prompts():
-    own = [record("A", 10, 1.0), record("B", 10, 1.0)]
-    plain = [record("A", 10, 2.0), record("B", 10, 1.0)]
-    # drawn anew: A twice (2.0), B twice (1.0), or both (1.5); a quarter of the resamples each at the ends
-    assert summary.speedup(own, plain) == {"value": 1.5, "low": 1.0, "high": 2.0}
+def test_speedup_is_a_ratio_of_totals():
+    own = [record("A", 10, 1.0), record("B", 40, 4.0)]
+    plain = [record("B", 40, 4.0), record("A", 10, 2.0)]
+    assert summary.speedup(own, plain, ALONE)["value"] == 1.2
     assert summary.tokens_per_second(own) == 10.0
 
 
+def test_the_interval_is_a_bootstrap_over_prompts():
+    own = [record(name, 10, 1.0) for name in "ABCDEF"]
+    plain = [record(name, 10, 7.0 if name == "A" else 1.0) for name in "ABCDEF"]
+    got = summary.speedup(own, plain, ALONE)
+    # A is drawn j times of 6, j binomial(6, 1/6): P(0) = .335, P(j <= 2) = .938, P(j <= 3) = .991
+    assert got == {"value": 2.0, "low": 1.0, "high": 4.0}
+
+
+def test_fewer_than_five_prompts_have_no_interval():
+    for count, bounds in ((4, (None, None)), (5, (2.0, 2.0))):
+        own, plain = ([record(name, 10, s) for name in "ABCDE"[:count]] for s in (1.0, 2.0))
+        assert summary.speedup(own, plain, ALONE) == {"value": 2.0, "low": bounds[0], "high": bounds[1]}
+
+
+def test_batches_are_drawn_whole():
+    """The seconds of a batch are one measurement, shared out: its prompts say nothing about the spread."""
+    pairs = {name: i // 2 for i, name in enumerate("ABCDEFGHIJKL")}
+    own = [record(name, 10, 1.0) for name in pairs]
+    plain = [record(name, 10, 7.0 if name in "AB" else 1.0) for name in pairs]
+    assert summary.speedup(own, plain, pairs) == {"value": 2.0, "low": 1.0, "high": 4.0}  # as above, of six batches
+    assert summary.speedup(own[:8], plain[:8], pairs)["low"] is None  # four batches of eight prompts
+
+
 def test_the_interval_pairs_prompts_and_not_records():
-    own = [record("A", 10, 1.0), record("B", 40, 8.0)]
-    plain = [record("B", 40, 16.0), record("A", 10, 2.0)]
-    assert summary.speedup(own, plain) == {"value": 2.0, "low": 2.0, "high": 2.0}
-    twice = [record("A", 10, 1.0, repeat=r) for r in (0, 1)]
-    assert summary.speedup(twice, [record("A", 10, 3.0, repeat=r) for r in (0, 1)]) == {"value": 3.0, "low": 3.0, "high": 3.0}
+    own = [record(name, 10 * i, i, repeat=r) for i, name in enumerate("ABCDEF", 1) for r in (0, 1)]
+    plain = [record(name, 10 * i, 2.0 * i, repeat=r) for i, name in reversed(list(enumerate("ABCDEF", 1))) for r in (0, 1)]
+    assert summary.speedup(own, plain, ALONE) == {"value": 2.0, "low": 2.0, "high": 2.0}
+
+
+def test_a_run_without_a_token_has_no_speedup():
+    own = [record(name, 0, 1.0) for name in "ABCDEF"]
+    assert summary.speedup(own, own, ALONE) == {"value": None, "low": None, "high": None}
+    assert summary.prediction([record(name, 0, drafted=[0], accepted=[0]) for name in "AB"], COST, (1, 2)) is None
+
+
+def test_a_sum_that_is_null_makes_its_mean_null():
+    rows = [record(name, drafted=[3], accepted=[2], judged=3, overlap=x) for name, x in (("A", 1.5), ("B", None))]
+    assert summary.alpha(rows) is None
+    assert summary.arm_row("x", [{**rows[0], "expected_sum": None}], [rows[0]], ALONE)["expected_tokens_per_pass"] is None
 
 
 def test_a_half_is_predicted_from_the_other_half_and_from_costs():
@@ -42,6 +75,11 @@ def test_a_half_is_predicted_from_the_other_half_and_from_costs():
     assert summary.prediction(rows[:1], COST, (1, 2)) is None
     plain = [record("A", 4, drafted=[0] * 4, accepted=[0] * 4), record("B", 6, drafted=[0] * 6, accepted=[0] * 6)]
     assert summary.prediction(plain, COST, (1, 2)) == 1.0
+
+
+def test_a_prediction_uses_the_measured_catch_up():
+    rows = [record(n, 4, drafted=[1, 1], accepted=[1, 1]) for n in "AB"]  # 2 tokens for 1.75 steps, and each round follows such a one
+    assert summary.prediction(rows, COST._replace(catch_up=0.25), (1, 2)) == pytest.approx(2 / 2.0, abs=1e-12)
 
 
 def test_a_prediction_is_blind_to_the_seconds_of_what_it_predicts():
@@ -84,11 +122,12 @@ def test_rows_of_a_real_run():
         assert list(row["by_category"]) == ["one", "two"]
         assert set(row["by_category"]["one"]) == {"prompts", "tokens_per_second", "speedup", "tokens_per_pass", "alpha"}
         assert row["v"]["1"] == 1.0 and row["predicted_speedup"] > 0 and math.isfinite(row["time_to_first_token"])
+    equal = {"equal": 4, "ties": 0, "bugs": 0}
     plain, one = result["arms"][0], result["arms"][3]
-    assert plain["speedup"] == {"value": 1.0, "low": 1.0, "high": 1.0} and plain["predicted_speedup"] == 1.0
+    assert plain["speedup"] == {"value": 1.0, "low": None, "high": None} and plain["predicted_speedup"] == 1.0
     assert plain["alpha"] is None and plain["c"] == 0.0 and plain["v"] == {"1": 1.0} and plain["matches_plain"] is None
     assert one["drafted"] > 0 and list(one["v"]) == ["1", "3"] and len(one["rates"]) == 1
-    assert [row["matches_plain"] for row in result["arms"][2:]] == [*[{"equal": 4, "ties": 0, "bugs": 0}] * 3, None]
+    assert [row["matches_plain"] for row in result["arms"][2:]] == [*[equal] * 3, None, equal]
     greedy = result["arms"][2]  # certain: the law's mean is what was accepted, before the cut
     assert greedy["expected_tokens_per_pass"] == 1 + (greedy["accepted"] + greedy["cut"]) / greedy["passes"]
 

@@ -15,7 +15,7 @@ def test_arms_of_one_program_compile_once():
     workdir, _ = tiny_run.finished()
     notes = workdir.read("manifest.json")
     seconds = notes["seconds"]["compile"]
-    assert seconds["one"] == {"prefill": 0.0, "decode": 0.0} and notes["compiled_programs"] == 5 + 2  # of prefill one a drafter
+    assert seconds["one"] == {"prefill": 0.0, "decode": 0.0} and notes["compiled_programs"] == 6 + 3  # of prefill one a drafter
     assert all(seconds[name]["decode"] > 0 for name in tiny_run.ARMS if name != "one")
     assert notes["costs"]["one"] == notes["costs"]["match"]
 
@@ -48,7 +48,7 @@ def test_a_run_goes_on_at_the_first_missing_record(tmp_path):
     sweep.run(experiment, workdir, stop_after(8))
     assert len(outputs(workdir)) == 8
     sweep.run(experiment, workdir, stop_after(99))
-    assert len(seen) == len(set(seen)) == 24 and outputs(workdir) == outputs(tiny_run.finished()[0])
+    assert len(seen) == len(set(seen)) == 28 and outputs(workdir) == outputs(tiny_run.finished()[0])
 
 
 def test_repeats_and_batches_give_the_same_tokens(tmp_path):

@@ -61,6 +61,20 @@ def test_the_closing_sentence_names_the_best_exact_arm():
     assert table.closing({**SUMMARY, "arms": SUMMARY["arms"][:1]}) == "Only plain arms were run, so there is nothing to gain."
 
 
+NOTHING = {"value": None, "low": None, "high": None}
+
+
+def test_without_an_interval_the_value_stands_alone():
+    assert table.interval({**NOTHING, "value": 1.5}) == "1.50" and table.interval(NOTHING) == "-"
+    assert table.interval({"value": 1.5, "low": 1.0, "high": None}) == "1.50"
+    arms = [SUMMARY["arms"][0], row("quick", 2.0, speedup=NOTHING)]
+    assert table.closing({**SUMMARY, "arms": arms}) == "The plain arms got no token out, so there is nothing to compare with."
+
+
+def test_time_to_first_token_is_called_an_estimate():
+    assert "first tok (est.)" in shown(SUMMARY)
+
+
 def test_long_names_are_not_cut():
     name = "a drafter of a very long name " * 5
     text = shown({**SUMMARY, "arms": [*SUMMARY["arms"], row(name, 1.5)]})

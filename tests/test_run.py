@@ -47,8 +47,8 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(main, tmp_path, monkeypat
     out = capsys.readouterr().out
     assert "Best exact arm: " in out and f"records, traces and summary: {tmp_path}" in out
     with pytest.raises(SystemExit) as stop:  # another config in the same folder
-        main(*args, "--config.seed=5")
-    assert stop.value.code == 2 and "holds a run of another config (other seed)" in capsys.readouterr().err
+        main(*args, "--config.repeats=5")
+    assert stop.value.code == 2 and "holds a run of another config (other repeats)" in capsys.readouterr().err
 
 
 BAD = {
@@ -58,6 +58,8 @@ BAD = {
     "--config.target.source=nowhere": "'nowhere': no such file or folder",
     "--config.prompts.source=nothing.txt": "there is no such file",
     "--config.prompts.chat=True": "no chat template",
+    "--config.target.dtype=floaty": "target.dtype='floaty' must be None or one of float32",
+    "--config.seed=99999999999999999999": "seed=99999999999999999999",
     "stray": "argument 'stray' is not a flag",
     "--config=missing.py": "missing.py",
 }
@@ -70,6 +72,14 @@ def test_bad_input_is_one_line_and_exit_code_2(main, bad, tmp_path, capsys):
     error = capsys.readouterr().err
     assert stop.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1 and BAD[bad] in error
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("error", [OverflowError("Python int too large"), OSError("no space left")])
+def test_what_loading_raises_for_bad_values_is_one_line_too(main, error, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run.build, "load", lambda plan: (_ for _ in ()).throw(error))
+    with pytest.raises(SystemExit) as stop:
+        main(CONFIG, f"--workdir={tmp_path / 'run'}")
+    assert stop.value.code == 2 and capsys.readouterr().err == f"error: {error}\n"
 
 
 def test_the_command_itself(tmp_path):

@@ -79,14 +79,6 @@ def test_coupled_agreement_lies_between_its_bound_and_the_overlap():
         assert acceptance.coupled_lower_bound(p_V, q_V) - 1e-12 <= agreement <= acceptance.overlap(p_V, q_V) + 1e-12
 
 
-@pytest.mark.parametrize(
-    ("paths", "tokens"),
-    [([(0,), (1,), (0, 0), (0, 1), (1, 0)], 2.4), ([(0,), (0, 0), (0, 0, 0), (1,), (0, 0, 0, 0)], 2.5056), ([], 1.0)],
-)
-def test_tree_tokens(paths, tokens):
-    assert acceptance.tree_tokens(paths, (0.6, 0.2)) == exactly(tokens)
-
-
 def test_laws_of_two_vocabularies_are_refused():
     with pytest.raises(ValueError, match=r"p has shape \(3,\), q \(4,\)"):
         acceptance.overlap(B[0], A[1])

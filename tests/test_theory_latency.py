@@ -62,46 +62,54 @@ def test_a_draft_too_long_for_the_ladder_is_refused():
         latency.width(8, LADDER)
 
 
-def test_rates_from_rounds():
-    drafted = [0, 0, 2, 2, 2, 2, 3, 3]
-    accepted = [0, 0, 0, 1, 2, 2, 0, 0]
+def test_rates_are_pooled_over_lengths():
+    drafted = [0, 0, 1, 2, 2, 2, 2, 3, 3]
+    accepted = [0, 0, 1, 0, 1, 2, 2, 0, 0]
     share, rate = latency.rates_from_rounds(drafted, accepted, 4)
-    np.testing.assert_array_equal(share, [0.25, 0, 0.5, 0.25, 0])
-    expected = np.zeros((5, 4))
-    expected[2, :2] = 3 / 4, 2 / 3  # at n = 3 nothing was accepted: places 2 and 3 were never reached
-    np.testing.assert_allclose(rate, expected, rtol=1e-15)
+    np.testing.assert_array_equal(share, [2 / 9, 1 / 9, 4 / 9, 2 / 9, 0])
+    np.testing.assert_array_equal(rate, [4 / 7, 2 / 3, np.nan, np.nan])  # the round of one draft did not reach place 2
+
+
+RATES = 0.5, 0.8, 0.9, np.nan
 
 
 def test_predict():
-    share = [0.25, 0, 0.5, 0, 0.25]
-    rate = np.zeros((5, 4))
-    rate[2] = 0.5, 0.8, 0.9, 0.9  # places past what was drafted do not count
-    rate[4] = 0.9, 0.9, 0.5, 0.5
-    tokens = 0.25 + 0.5 * (1 + 0.5 + 0.4) + 0.25 * (1 + 0.9 + 0.81 + 0.405 + 0.2025)
-    cost = 0.25 * 1.0 + 0.5 * (1.2 + 2 * 0.1) + 0.25 * (1.5 + 4 * 0.1)
-    prediction = latency.predict(share, rate, V, 0.1, LADDER)
+    share = [0.25, 0, 0.5, 0.25, 0]
+    tokens = 0.25 + 0.5 * (1 + 0.5 + 0.4) + 0.25 * (1 + 0.5 + 0.4 + 0.36)
+    cost = 0.25 * 1.0 + 0.5 * (1.2 + 2 * 0.1) + 0.25 * (1.2 + 3 * 0.1)
+    prediction = latency.predict(share, RATES, V, 0.1, LADDER)
     assert prediction == (exactly(tokens), exactly(cost))
     assert prediction.speedup == exactly(tokens / cost)
 
 
+def test_a_round_after_full_acceptance_pays_for_catching_up():
+    share = [0.25, 0, 0.5, 0.25, 0]
+    level, late = (latency.predict(share, RATES, V, 0.1, LADDER, catch_up) for catch_up in (0.0, 0.3))
+    assert late.tokens == level.tokens
+    assert late.cost - level.cost == exactly(0.3 * (0.5 * 0.5 * 0.8 + 0.25 * 0.5 * 0.8 * 0.9))  # nothing drafted: nothing to catch up
+
+
+def test_a_rate_that_is_not_known_adds_nothing():
+    assert latency.predict([0, 0, 0, 0, 1], RATES, V, 0.0, LADDER).tokens == exactly(1 + 0.5 + 0.4 + 0.36)
+
+
 def test_predict_of_one_length_and_equal_rates_is_the_papers_formula():
-    share, rate = np.eye(5)[4], np.full((5, 4), 0.8)
+    share, rate = np.eye(5)[4], np.full(4, 0.8)
     assert latency.predict(share, rate, {8: 1.2}, 0.1, LADDER).speedup == exactly(2.101)
 
 
 def test_plain_decoding_is_predicted_to_gain_nothing():
-    assert latency.predicted_speedup([0, 0], [0, 0], V, 0.1, LADDER) == 1.0
+    assert latency.predict(*latency.rates_from_rounds([0, 0], [0, 0], 0), V, 0.1, LADDER).speedup == 1.0
 
 
-def test_prediction_for_the_same_rounds_gives_their_own_mean_tokens():
-    rng = np.random.default_rng(0)
-    drafted = rng.integers(0, 8, 500)
-    accepted = rng.integers(0, drafted + 1)
-    share, rate = latency.rates_from_rounds(drafted, accepted, 7)
-    tokens, cost = latency.predict(share, rate, V, 0.05, LADDER)
-    assert tokens == exactly(1 + accepted.mean())
-    assert cost == exactly(np.mean([V[latency.width(n, LADDER)] + 0.05 * n for n in drafted]))
-    assert latency.predicted_speedup(drafted, accepted, V, 0.05, LADDER) == exactly(tokens / cost)
+def test_rounds_of_one_rate_are_predicted_and_rounds_whose_rate_goes_with_their_length_are_not():
+    """The prediction is a model: it does not give back the mean of whatever it was fed."""
+    even = [2] * 4, [2, 1, 0, 0]
+    share, rate = latency.rates_from_rounds(*even, 2)
+    assert latency.predict(share, rate, V, 0.0, LADDER).tokens == exactly(1 + 3 / 4)
+    drafted, accepted = [1, 1, 2, 2], [0, 0, 2, 2]  # long drafts are good ones: a1 = 1/2, a2 = 1
+    tokens, _ = latency.predict(*latency.rates_from_rounds(drafted, accepted, 2), V, 0.0, LADDER)
+    assert tokens == exactly(0.5 * 1.5 + 0.5 * 2.0) and 1 + np.mean(accepted) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -114,7 +122,7 @@ def test_prediction_for_the_same_rounds_gives_their_own_mean_tokens():
         (lambda: latency.rates_from_rounds([1, 2], [1], 2), r"drafted has shape \(2,\), accepted \(1,\)"),
         (lambda: latency.rates_from_rounds([2, 1], [0, 2], 2), "round 1: drafted=1, accepted=2"),
         (lambda: latency.rates_from_rounds([3], [0], 2), "round 0: drafted=3, accepted=0; .* k=2"),
-        (lambda: latency.predicted_speedup([3], [0], {1: 1.0}, 0, LADDER), r"no cost for width 4, only for \[1\]"),
+        (lambda: latency.predict([0, 0, 0, 1], [0.5] * 3, {1: 1.0}, 0, LADDER), r"no cost for width 4, only for \[1\]"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(call, message):

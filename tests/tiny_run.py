@@ -1,4 +1,4 @@
-"""A run that takes seconds, and a config file of it: the tiny random transformer, four short prompts, n-gram drafts."""
+"""A run that takes seconds, and a config file of it: the tiny random transformer, four short prompts, n-gram drafts and a draft model."""
 
 import functools
 import pathlib
@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 GREEDY, COUPLED, PQ = dict(temperature=0.0), dict(temperature=0.7, coupled=True), dict(temperature=0.7)
-NGRAM = dict(name="ngram", most=2)
+NGRAM, DRAFT = dict(name="ngram", most=2), dict(name="model", source="toy://tiny/1", most=3)
 
 
 def get_config() -> ConfigDict:
@@ -22,6 +22,7 @@ def get_config() -> ConfigDict:
         dict(name="one", drafter=NGRAM, length=dict(name="fixed", k=1), sampling=GREEDY),
         dict(name="coupled", drafter=NGRAM, sampling=COUPLED),
         dict(name="p/q", drafter=NGRAM, rule="speculative", sampling=PQ),
+        dict(name="draft model", drafter=DRAFT, sampling=COUPLED),
     )
     config.max_new_tokens = 12
     config.seed = 0
@@ -31,7 +32,7 @@ def get_config() -> ConfigDict:
     return config.lock()
 
 
-ARMS = ["plain greedy", "plain t=0.7", "match", "one", "coupled", "p/q"]
+ARMS = ["plain greedy", "plain t=0.7", "match", "one", "coupled", "p/q", "draft model"]
 
 
 @functools.cache

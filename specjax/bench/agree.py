@@ -3,7 +3,8 @@
 Passes of different width round differently, so on a real model greedy and coupled output equal plain's *up to ties*. At the
 first token that differs the target reads the common prefix once more, and both tokens are scored by what argmax saw: the logit
 (greedy), or the logarithm of the law plus the position's Gumbel noise (coupled). The *gap* is how far the worse of the two lies
-under the best token of all: under the bound of the parameters' dtype it is a tie, else a bug.
+under the best token of all: under the bound of the parameters' dtype it is a tie, else a bug. Where one of the two is outside the
+law's filters at width 1, so that its logarithm is -inf, both are scored by the law without filters, and the gap is between the two.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from specjax import sampling
 from specjax.bench.plan import Experiment, LoadedArm
 
-TIE_BELOW = {"float32": 1e-3, "float64": 1e-3, "float16": 0.03, "bfloat16": 0.25}  # measured for float32 only
+TIE_BELOW = {"float32": 1e-3, "float64": 1e-9, "bfloat16": 0.25}  # measured for float32 only
 
 
 class Difference(NamedTuple):
@@ -31,7 +32,7 @@ class Difference(NamedTuple):
     repeat: int
     place: int  # index of the new token
     tokens: tuple[int | None, int | None]  # plain's and the arm's; None past its end
-    gap: float | None  # None where one output ended, or where the law forbids one of the tokens
+    gap: float | None  # None where one output ended
     kind: str
 
 
@@ -67,18 +68,26 @@ def _difference(experiment: Experiment, arm: LoadedArm, encoded, repeat, plain, 
     tokens = tuple(ids[place] if place < len(ids) else None for ids in (plain, own))
     gap = math.inf
     if None not in tokens:
-        seen_V = scores(experiment, arm, encoded.tokens + plain[:place], encoded.prompt.id)
-        gap = float(seen_V.max() - min(seen_V[t] for t in tokens))
+        gap = _gap(experiment, arm, encoded.tokens + plain[:place], encoded.prompt.id, tokens)
     kind = "tie" if gap < TIE_BELOW[experiment.target.dtype.name] else "bug"
     return Difference(arm.name, encoded.prompt.question_id, repeat, place, tokens, gap if math.isfinite(gap) else None, kind)
 
 
-def scores(experiment: Experiment, arm: LoadedArm, prefix: list[int], prompt_id: int) -> np.ndarray:
-    """What argmax sees after `prefix` in a pass of width 1, [V] float64."""
+def _gap(experiment, arm, prefix, prompt_id, tokens) -> float:
+    seen_V = scores(experiment, arm, prefix, prompt_id)
+    if np.isfinite(seen_V[list(tokens)]).all():
+        return float(seen_V.max() - min(seen_V[t] for t in tokens))
+    seen_V = scores(experiment, arm, prefix, prompt_id, filters=False)
+    return float(abs(seen_V[tokens[0]] - seen_V[tokens[1]]))
+
+
+def scores(experiment: Experiment, arm: LoadedArm, prefix: list[int], prompt_id: int, filters: bool = True) -> np.ndarray:
+    """What argmax sees after `prefix` in a pass of width 1, [V] float64. filters False: leave out top-k, top-p and min-p."""
     decoder = next(a for a in experiment.arms if a.name == arm.baseline).decoder
     state = decoder.prefill(decoder.start([prefix], 1, [prompt_id], experiment.size))
     logits_V = _logits(experiment.target.model, experiment.target.params, state)
     law = decoder.setup.sampling
+    law = law if filters else sampling.Sampling(temperature=law.temperature)
     if law.temperature is None:
         return np.asarray(logits_V, np.float64)
     noise_key = sampling.key(decoder.setup.seed, sampling.NOISE, state.id_B, state.cursor_B + 1)

@@ -36,6 +36,7 @@ def manifest(experiment: Experiment, command: list[str], compile_seconds: dict[s
         "command": command,
         "seeds": {"decoding": experiment.plan.seed},
         "source": experiment.target.source,
+        "sha256": getattr(experiment.target, "sha256", None),
         "dtype": experiment.target.dtype.name,
         "size": experiment.size,
         "ladders": {arm.name: list(arm.decoder.setup.ladder) for arm in experiment.arms},

@@ -1,8 +1,9 @@
-"""What a pass and a draft cost, measured apart from any arm: v(n) and c, in plain target steps.
+"""What a pass and a draft cost, measured apart from any arm: v(n), c and catch_up, in plain target steps.
 
 A plain step is one pass of width 1: forward, head, and the choice of a token under the arm's sampling. v(n) is the same at
-width n; c is what the drafter needs for its largest draft and to take in a round, per drafted token. Each timed call turns a
-compiled loop a few times, as decoding does, so that dispatch is shared out; what is compared takes turns, and the median counts.
+width n; c is what the drafter needs for its largest draft and to take in a round, per drafted token; catch_up is what it needs on
+top in a round after one whose drafts were all accepted. Each timed call turns a compiled loop a few times, as decoding does, so that
+dispatch is shared out; what is compared takes turns, and the median counts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specjax import decode, sampling
 from specjax.bench.plan import Experiment
@@ -26,18 +28,19 @@ REPEATS = 15
 
 
 class Costs(NamedTuple):
-    """Of one arm. v: cost of a pass by its width; c: of one drafted token; both in plain steps of `step_seconds`."""
+    """Of one arm, in plain steps of `step_seconds`. v: of a pass by its width; c: of one drafted token; catch_up: see above."""
 
     v: dict[int, float]
     c: float
+    catch_up: float
     step_seconds: float
 
     def to_json(self) -> dict:
-        return {"v": {str(w): x for w, x in self.v.items()}, "c": self.c, "step_seconds": self.step_seconds}
+        return {**self._asdict(), "v": {str(w): x for w, x in self.v.items()}}
 
     @classmethod
     def from_json(cls, row: dict) -> Costs:
-        return cls({int(w): x for w, x in row["v"].items()}, row["c"], row["step_seconds"])
+        return cls(**{**row, "v": {int(w): x for w, x in row["v"].items()}})
 
 
 def timed(call):
@@ -64,16 +67,27 @@ def costs(experiment: Experiment) -> dict[str, Costs]:
     choices, drafts, measured = {}, {}, {}
     for arm in experiment.arms:
         setup = arm.decoder.setup
-        law = jax.tree.structure(setup.sampling)
+        law = _alike(setup.sampling)
         if law not in choices:
             choices[law] = choice_seconds(experiment, setup.sampling)
         total = {w: passes[w] + choices[law][w] for w in experiment.widths}
-        program = jax.tree.structure(setup)
+        program = program_key(setup), _alike(setup.draft_sampling)
         if program not in drafts:
-            drafts[program] = 0.0 if arm.plain else draft_seconds(experiment, arm)
+            drafts[program] = (0.0, 0.0) if arm.plain else draft_seconds(experiment, arm)
         v = {w: total[w] / total[1] for w in setup.ladder}
-        measured[arm.name] = Costs(v, drafts[program] / total[1], total[1])
+        measured[arm.name] = Costs(v, *(seconds / total[1] for seconds in drafts[program]), total[1])
     return measured
+
+
+def program_key(inputs):
+    """What must be equal for two calls to share a program: structure, shapes and dtypes of all that goes in."""
+    leaves, structure = jax.tree.flatten(inputs)
+    return structure, tuple((x.shape, x.dtype) if hasattr(x, "shape") else x for x in leaves)
+
+
+def _alike(law: sampling.Sampling):
+    """Laws of one program still differ in cost with their numbers: a wide top-p searches the vocabulary, a narrow one does not."""
+    return jax.tree.structure(law), tuple(map(float, jax.tree.leaves(law)))
 
 
 # ---------------------------------------------------------------- passes
@@ -106,10 +120,24 @@ def choice_seconds(experiment: Experiment, law: sampling.Sampling) -> dict[int, 
     """Seconds from logits to the tokens of a pass by width; 0 for greedy, whose argmax is in the pass."""
     if law.temperature is None:
         return dict.fromkeys(experiment.widths, 0.0)
-    shape = (experiment.plan.batch, experiment.target.model.vocab)
-    logits = {w: 4 * jax.random.normal(jax.random.key(w), (shape[0], w, shape[1])) for w in experiment.widths}
+    logits_TV = _prompt_logits(experiment, experiment.widths[-1])
+    logits = {w: jnp.tile(logits_TV[-w:], (experiment.plan.batch, 1, 1)) for w in experiment.widths}
     calls = {w: functools.partial(_choices, law, jax.random.key(0), logits[w], TURNS) for w in experiment.widths}
     return _per_turn(interleaved(calls))
+
+
+def _prompt_logits(experiment: Experiment, count: int):
+    """The target's logits after the last `count` tokens of the first prompt, again from its end where it is shorter: [count, V]."""
+    model, tokens = experiment.target.model, experiment.prompts[0].tokens
+
+    @jax.jit
+    def last(params, token_BT, cache):
+        hidden, _, _ = model.forward(params, token_BT, cache, jnp.zeros(1, jnp.int32))
+        return model.head(params, hidden[:, -count:])[0, :, : model.vocab]
+
+    cache = model.init_cache(1, experiment.size, experiment.target.dtype)
+    logits_TV = last(experiment.target.params, jnp.asarray([tokens], jnp.int32), cache)
+    return logits_TV[np.arange(-count, 0) % len(logits_TV)]
 
 
 @jax.jit
@@ -128,37 +156,54 @@ def _choices(law, seed, logits_BTV, turns):
 # ---------------------------------------------------------------- drafts
 
 
-def draft_seconds(experiment: Experiment, arm) -> float:
-    """Seconds of one drafted token: the largest draft and taking in a round, shared out over what was drafted."""
-    batch, decoder = experiment.plan.batch, arm.decoder
-    tokens = [experiment.prompts[0].tokens] * batch
-    held = [decoder.prefill(decoder.start(tokens, experiment.plan.max_new_tokens, size=experiment.size))]
+def draft_seconds(experiment: Experiment, arm) -> tuple[float, float]:
+    """Seconds of one drafted token, and of catching up after full acceptance.
 
-    def run():
-        drafted, total, held[0] = _drafts(decoder.setup, experiment.target.params, held[0], TURNS)
+    The first: the largest draft and taking in a round, shared out over what was drafted. The second: what a round takes longer when
+    the one before it was accepted whole, which leaves the last drafted token unread by a draft model; not under 0.
+    """
+    batch, decoder = experiment.plan.batch, arm.decoder
+    widest = decoder.setup.ladder[-1]
+    tokens, room = [experiment.prompts[0].tokens] * batch, (TURNS + 1) * widest
+    state = decoder.start(tokens, experiment.plan.max_new_tokens, size=max(experiment.size, room))
+    held = [decoder.prefill(state)]
+    falling_B = jnp.copy(held[0].cursor_B)
+    rising_B = jnp.maximum(falling_B - TURNS * widest, 0)
+
+    def run(cursor_B, rises):
+        drafted, total, held[0] = _drafts(decoder.setup, experiment.target.params, held[0], cursor_B, rises, TURNS)
         return drafted, total, held[0]
 
-    drafted = int(run()[0])
-    return _per_turn(interleaved({"draft": run}))["draft"] * TURNS * batch / max(drafted, 1)
+    drafted = int(run(falling_B, False)[0])
+    calls = {"level": functools.partial(run, falling_B, False), "late": functools.partial(run, rising_B, True)}
+    seconds = interleaved(calls)  # by turns, so that each begins where the other has left nothing unread
+    catch_up = max(seconds["late"] - seconds["level"], 0.0) / (TURNS - 1)  # the first turn of a call follows no acceptance
+    return seconds["level"] * batch / max(drafted, 1), catch_up
 
 
-@functools.partial(jax.jit, donate_argnames="state")
-def _drafts(setup, params, state, turns):
-    """`turns` drafts at falling cursors, so that none is lifted out of the loop: (tokens drafted, their sum, state)."""
+@functools.partial(jax.jit, static_argnames="rises", donate_argnames="state")
+def _drafts(setup, params, state, cursor_B, rises, turns):
+    """`turns` drafts from `cursor_B` on: (tokens drafted, their sum, state).
 
-    def one(turn, carry):
-        drafted, total, state = carry
-        cursor_B = jnp.maximum(state.cursor_B - turn, 0)
+    The cursor moves, so that no draft is lifted out of the loop: down by one, where the drafter has read all before it, or up as
+    if every draft had been accepted and one token emitted. The target's part of a round is left out.
+    """
+
+    def one(_, carry):
+        drafted, total, state, cursor_B = carry
         view = View(params, state.cache, state.token_BS, cursor_B)
         root_B = jnp.take_along_axis(state.token_BS, cursor_B[:, None], axis=1)[:, 0]
         ask_B = jnp.full_like(cursor_B, setup.drafter.most)
         draw = decode.Draw(setup, state._replace(cursor_B=cursor_B))
         own = setup.drafter.params
         draft, drafter, view = setup.drafter.propose(own, state.drafter, view, root_B, ask_B, draw)
-        state = state._replace(cache=view.cache, drafter=setup.drafter.observe(own, drafter, view, None))
-        return drafted + draft.tree.valid_M.sum() - len(cursor_B), total + draft.token_BM.sum(), state
+        nodes_B = draft.tree.valid_M.sum(-1, dtype=jnp.int32)
+        cursor_B = cursor_B + nodes_B if rises else jnp.maximum(cursor_B - 1, 0)
+        drafter = setup.drafter.observe(own, drafter, view._replace(cursor_B=cursor_B), None)
+        state = state._replace(cache=view.cache, drafter=drafter)
+        return drafted + (nodes_B - 1).sum(), total + draft.token_BM.sum(), state, cursor_B
 
-    return jax.lax.fori_loop(0, turns, one, (jnp.int32(0), jnp.int32(0), state))
+    return jax.lax.fori_loop(0, turns, one, (jnp.int32(0), jnp.int32(0), state, cursor_B))[:3]
 
 
 def _per_turn(seconds: dict) -> dict:

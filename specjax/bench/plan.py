@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specjax import LM, Decoder, NoDraft, Sampling
+from specjax.models.load.names import DTYPES
 from specjax.prompts import Prompt
 
 PLAIN, GREEDY = NoDraft(), Sampling()
@@ -23,6 +24,9 @@ class Target:
 
     source: str
     dtype: str | None = None
+
+    def __post_init__(self):
+        _check_dtype("target", self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +47,9 @@ class DraftModel:
     source: str
     most: int = 7
     dtype: str | None = None
+
+    def __post_init__(self):
+        _check_dtype("drafter", self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +84,11 @@ class Plan:
     def resolved(self) -> dict:
         """The plan as JSON, everything spelled out."""
         return _resolved(self)
+
+
+def _check_dtype(where: str, dtype: str | None) -> None:
+    if dtype is not None and dtype not in DTYPES:
+        raise ValueError(f"{where}.dtype={dtype!r} must be None or one of {', '.join(DTYPES)}")
 
 
 def plain_of(sampling: Sampling) -> Sampling:

@@ -95,14 +95,19 @@ def record(arm: LoadedArm, encoded: Encoded, repeat: int, output: Output, row: i
         "text": output.texts and output.texts[row],
         "finish": output.finish_reasons[row],
         "counts": {**counts, "judged": int(judged.sum())},
-        "overlap_sum": float(trace.overlap_BNM[judged].sum()),
-        "expected_sum": float(trace.expected_BN.sum()),
+        "overlap_sum": finite(trace.overlap_BNM[judged].sum()),
+        "expected_sum": finite(trace.expected_BN.sum()),
         "rounds": {"drafted": trace.drafted_BN.tolist(), "accepted": trace.stop_BN.tolist()},
         "seconds": seconds,
         "peak_memory_bytes": peak,
         "trace": f"traces/{_slug(arm.name)}.{prompt.id:08x}.{repeat}.npz",
     }
     return line, trace
+
+
+def finite(number) -> float | None:
+    """A number for JSON; None for NaN and infinity, which a draft model that overflows can bring into the laws."""
+    return float(number) if np.isfinite(number) else None
 
 
 def judged_places(trace) -> np.ndarray:

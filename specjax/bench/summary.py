@@ -1,7 +1,7 @@
 """From records to one row per arm: see docs/metrics.md, where each metric is defined once.
 
-Intervals are from a bootstrap over prompts. The prediction of an arm on one half of the prompts uses the conditional acceptance
-rates of the *other* half, and costs measured apart; it never sees the tokens per pass of what it predicts.
+Intervals are from a bootstrap over prompts, or over batches of them, which are timed as one. The prediction of an arm on one half of
+the prompts uses the acceptance rates of the *other* half, and costs measured apart; it never sees what it predicts.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from specjax import theory
 from specjax.bench.agree import Agreement, Difference
 from specjax.bench.measure import Costs
 from specjax.bench.plan import Experiment
+from specjax.bench.records import finite
 
 RESAMPLES = 2_000
 LEVEL = 95  # percent
+FEWEST = 5  # prompts or batches to draw from; an interval from fewer says nothing
 COUNTS = ("tokens", "passes", "drafted", "accepted", "rejected", "cut")
 
 
@@ -29,13 +31,14 @@ def summarise(
     differences: Sequence[Difference],
 ) -> dict:
     """The content of summary.json."""
+    batch = {str(e.prompt.question_id): i // experiment.plan.batch for i, e in enumerate(experiment.prompts)}
     by_arm = {arm.name: [r for r in rows if r["arm"] == arm.name] for arm in experiment.arms}
     arms = []
     for arm in experiment.arms:
         own, plain, cost = by_arm[arm.name], by_arm[arm.baseline], costs[arm.name]
         agreement = agreements.get(arm.name)
         arms.append(
-            arm_row(arm.name, own, plain)
+            arm_row(arm.name, own, plain, batch)
             | {
                 "baseline": arm.baseline,
                 "exact": bool(arm.decoder.setup.rule.exact),
@@ -45,21 +48,21 @@ def summarise(
                 "matches_plain": agreement and agreement._asdict(),
                 "time_to_first_token": time_to_first_token(own, cost),
                 "compile_seconds": compile_seconds[arm.name],
-                "by_category": by_category(own, plain),
+                "by_category": by_category(own, plain, batch),
             }
         )
     return {"schema": 1, "prompts": len(experiment.prompts), "arms": arms, "differences": [d._asdict() for d in differences]}
 
 
-def arm_row(name: str, own: Sequence[dict], plain: Sequence[dict]) -> dict:
-    """What records alone tell of an arm; `plain` are those of its plain arm on the same prompts."""
-    counts = totals(own)
+def arm_row(name: str, own: Sequence[dict], plain: Sequence[dict], batch: Mapping[str, int]) -> dict:
+    """What records alone tell of an arm; `plain` are those of its plain arm on the same prompts. batch: of each question's id."""
+    counts, expected = totals(own), _total(own, "expected_sum")
     return {
         "name": name,
         "tokens_per_second": tokens_per_second(own),
-        "speedup": speedup(own, plain),
+        "speedup": speedup(own, plain, batch),
         "tokens_per_pass": counts["tokens"] / counts["passes"],
-        "expected_tokens_per_pass": 1 + sum(r["expected_sum"] for r in own) / counts["passes"],
+        "expected_tokens_per_pass": None if expected is None else 1 + expected / counts["passes"],
         "alpha": alpha(own),
         "rates": rates(own),
         **counts,
@@ -69,12 +72,12 @@ def arm_row(name: str, own: Sequence[dict], plain: Sequence[dict]) -> dict:
     }
 
 
-def by_category(own: Sequence[dict], plain: Sequence[dict]) -> dict[str, dict]:
+def by_category(own: Sequence[dict], plain: Sequence[dict], batch: Mapping[str, int]) -> dict[str, dict]:
     """The same metrics for the prompts of one category, in the order in which categories came."""
     rows = {}
     for category in dict.fromkeys(r["category"] for r in own):
         mine, theirs = ([r for r in rs if r["category"] == category] for rs in (own, plain))
-        row = arm_row(category, mine, theirs)
+        row = arm_row(category, mine, theirs, batch)
         keep = ("tokens_per_second", "speedup", "tokens_per_pass", "alpha")
         rows[category] = {"prompts": len({str(r["question_id"]) for r in mine}), **{k: row[k] for k in keep}}
     return rows
@@ -89,32 +92,36 @@ def tokens_per_second(rows: Sequence[dict]) -> float:
 
 
 def alpha(rows: Sequence[dict]) -> float | None:
-    """Mean overlap 1 - TV(p, q) over the places the rule judged; None where nothing was drafted."""
-    judged = sum(r["counts"]["judged"] for r in rows)
-    return sum(r["overlap_sum"] for r in rows) / judged if judged else None
+    """Mean overlap 1 - TV(p, q) over the places the rule judged; None where nothing was drafted, or a record has none."""
+    judged, overlap = sum(r["counts"]["judged"] for r in rows), _total(rows, "overlap_sum")
+    return None if overlap is None or not judged else overlap / judged
 
 
 def rates(rows: Sequence[dict]) -> list[float | None]:
     """Acceptance at place 1, 2, ... among the rounds that drafted and reached it; None at a place never reached."""
     drafted, accepted = _rounds(rows)
-    places = range(1, int(drafted.max(initial=0)) + 1)
-    reached = [(drafted >= i) & (accepted >= i - 1) for i in places]
-    return [float((accepted[r] >= i).mean()) if r.any() else None for i, r in zip(places, reached, strict=True)]
+    _, rate_K = theory.rates_from_rounds(drafted, accepted, int(drafted.max()))
+    return [finite(rate) for rate in rate_K]
 
 
-def speedup(own: Sequence[dict], plain: Sequence[dict]) -> dict[str, float]:
-    """{"value", "low", "high"}: ratio of tokens per second over totals, with its interval over prompts drawn anew."""
-    names = list(dict.fromkeys(str(r["question_id"]) for r in own))
-    sums = np.zeros((4, len(names)))
+def speedup(own: Sequence[dict], plain: Sequence[dict], batch: Mapping[str, int]) -> dict[str, float | None]:
+    """{"value", "low", "high"}: ratio of tokens per second over totals, with its interval over batches drawn anew.
+
+    A batch is one prompt unless several are decoded together. low and high are None with fewer than FEWEST of them; all are None
+    where the plain arm got no token out.
+    """
+    batches = sorted({batch[str(r["question_id"])] for r in own})
+    sums = np.zeros((4, len(batches)))
     for i, rows in ((0, own), (2, plain)):
         for r in rows:
-            at = names.index(str(r["question_id"]))
+            at = batches.index(batch[str(r["question_id"])])
             sums[i, at] += r["counts"]["tokens"]
             sums[i + 1, at] += r["seconds"]["decode"]
-    drawn = np.random.default_rng(0).integers(len(names), size=(RESAMPLES, len(names)))
-    spread = _ratio(sums[:, drawn].sum(-1))
-    low, high = np.percentile(spread, [(100 - LEVEL) / 2, (100 + LEVEL) / 2])
-    return {"value": float(_ratio(sums.sum(-1))), "low": float(low), "high": float(high)}
+    low = high = None
+    if len(batches) >= FEWEST:
+        drawn = np.random.default_rng(0).integers(len(batches), size=(RESAMPLES, len(batches)))
+        low, high = map(finite, np.percentile(_ratio(sums[:, drawn].sum(-1)), [(100 - LEVEL) / 2, (100 + LEVEL) / 2]))
+    return {"value": finite(_ratio(sums.sum(-1))), "low": low, "high": high}
 
 
 def prediction(rows: Sequence[dict], cost: Costs, ladder: Sequence[int]) -> float | None:
@@ -125,10 +132,10 @@ def prediction(rows: Sequence[dict], cost: Costs, ladder: Sequence[int]) -> floa
     steps = 0.0
     for half, other in (halves, halves[::-1]):
         drafted, accepted = _rounds(other)
-        k = int(drafted.max())
-        mean = theory.predict(*theory.rates_from_rounds(drafted, accepted, k), cost.v, cost.c, ladder)
+        share_M, rate_K = theory.rates_from_rounds(drafted, accepted, int(drafted.max()))
+        mean = theory.predict(share_M, rate_K, cost.v, cost.c, ladder, cost.catch_up)
         steps += totals(half)["tokens"] * mean.cost / mean.tokens
-    return totals(rows)["tokens"] / steps
+    return totals(rows)["tokens"] / steps if steps else None
 
 
 def split(rows: Sequence[dict]) -> tuple[list[dict], list[dict]]:
@@ -140,11 +147,16 @@ def split(rows: Sequence[dict]) -> tuple[list[dict], list[dict]]:
 
 
 def time_to_first_token(rows: Sequence[dict], cost: Costs) -> float:
-    """Mean seconds of prefill and of the first round, whose drafts and pass are put at their measured cost."""
+    """An estimate: mean seconds of prefill and of the first round, whose drafts and pass are put at their measured cost."""
     ladder = sorted(cost.v)
     first = [r["rounds"]["drafted"][0] for r in rows]
     steps = [cost.v[theory.width(drafted, ladder)] + drafted * cost.c for drafted in first]
     return float(np.mean([r["seconds"]["prefill"] + s * cost.step_seconds for r, s in zip(rows, steps, strict=True)]))
+
+
+def _total(rows: Sequence[dict], name: str) -> float | None:
+    numbers = [r[name] for r in rows]
+    return None if None in numbers else sum(numbers)
 
 
 def _rounds(rows: Sequence[dict]) -> tuple[np.ndarray, np.ndarray]:
@@ -153,4 +165,5 @@ def _rounds(rows: Sequence[dict]) -> tuple[np.ndarray, np.ndarray]:
 
 def _ratio(sums):
     tokens, seconds, plain_tokens, plain_seconds = sums
-    return (tokens / seconds) / (plain_tokens / plain_seconds)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (tokens / seconds) / (plain_tokens / plain_seconds)

@@ -54,7 +54,7 @@ def compile_arms(experiment: Experiment) -> dict[str, dict[str, float]]:
     for arm in experiment.arms:
         seconds[arm.name] = {}
         for phase, (program, inputs) in _programs(experiment, arm).items():
-            same = (phase, *_structure(inputs))
+            same = (phase, *measure.program_key(inputs))
             seconds[arm.name][phase] = 0.0 if same in seen else _compile(program, inputs)
             seen.add(same)
     return seconds
@@ -117,12 +117,6 @@ def _programs(experiment: Experiment, arm: LoadedArm) -> dict[str, tuple]:
     feeding = setup.model, setup.chunk, setup.drafter, params, state.cache, state.token_BS, state.cursor_B
     decoding = setup, params, jax.eval_shape(decode.prefill, setup, params, state)
     return {"prefill": (decode.feed_prompts, feeding), "decode": (decode.generate, decoding)}
-
-
-def _structure(inputs):
-    """What must be equal for two arms to share a program: structure, shapes and dtypes of all that goes in."""
-    leaves, structure = jax.tree.flatten(inputs)
-    return structure, tuple((x.shape, x.dtype) if hasattr(x, "shape") else x for x in leaves)
 
 
 def _compile(program, inputs) -> float:

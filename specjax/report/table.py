@@ -22,7 +22,7 @@ def show(summary: dict, console: Console) -> None:
 def arms(summary: dict) -> Table:
     table = Table(title=f"Arms, {summary['prompts']} prompts", box=box.SIMPLE_HEAD)
     table.add_column("arm", no_wrap=True)
-    for name in ("tok/s", "speedup", "predicted", "tok/pass", "alpha", "c", "v (width)", "first tok", "peak", "equal/ties/bugs"):
+    for name in ("tok/s", "speedup", "predicted", "tok/pass", "alpha", "c", "v (width)", "first tok (est.)", "peak", "equal/ties/bugs"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in summary["arms"]:
         widest = max(row["v"], key=int)
@@ -68,6 +68,9 @@ def closing(summary: dict) -> str:
     rows = [row for row in summary["arms"] if row["exact"] and row["name"] != row["baseline"]]
     if not rows:
         return "Only plain arms were run, so there is nothing to gain."
+    rows = [row for row in rows if row["speedup"]["value"] is not None]
+    if not rows:
+        return "The plain arms got no token out, so there is nothing to compare with."
     best = max(rows, key=lambda row: row["speedup"]["value"])
     predicted = best["predicted_speedup"]
     said = "made no prediction" if predicted is None else f"predicted {predicted:.2f}"
@@ -78,8 +81,9 @@ def closing(summary: dict) -> str:
 
 
 def interval(speedup: dict) -> str:
+    """The value alone where there is no interval, or none but the value."""
     value, low, high = speedup["value"], speedup["low"], speedup["high"]
-    return f"{value:.2f}" if low == value == high else f"{value:.2f} ({low:.2f}-{high:.2f})"
+    return number(value) if None in (low, high) or low == value == high else f"{value:.2f} ({low:.2f}-{high:.2f})"
 
 
 def agreement(matches: dict | None) -> str:

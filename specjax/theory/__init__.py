@@ -7,7 +7,6 @@ from specjax.theory.acceptance import (
     one_hot,
     overlap,
     sample_and_match,
-    tree_tokens,
 )
 from specjax.theory.latency import (
     Prediction,
@@ -16,7 +15,6 @@ from specjax.theory.latency import (
     lower_bound,
     ops_factor,
     predict,
-    predicted_speedup,
     rates_from_rounds,
     speedup,
     width,
@@ -37,10 +35,8 @@ __all__ = [
     "oracle_tokens",
     "overlap",
     "predict",
-    "predicted_speedup",
     "rates_from_rounds",
     "sample_and_match",
     "speedup",
-    "tree_tokens",
     "width",
 ]

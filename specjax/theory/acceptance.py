@@ -6,8 +6,6 @@ Daliri, Musco, Suresh, "Coupling without Communication and Drafter-Invariant Spe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 
@@ -50,15 +48,6 @@ def coupled_lower_bound(p_V, q_V) -> float:
     """(1 - TV) / (1 + TV), which `coupled_agreement` never falls under (2408.07978)."""
     alpha = overlap(p_V, q_V)
     return alpha / (2 - alpha)
-
-
-def tree_tokens(paths: Sequence[Sequence[int]], rate_rank: Sequence[float]) -> float:
-    """Expected committed tokens of a round with a draft tree.
-
-    paths: every drafted node as the ranks on the way to it (0 the first child), e.g. `[(0,), (1,), (0, 0)]`.
-    rate_rank: probability that the child of that rank is the one accepted, alike at every node.
-    """
-    return 1.0 + float(sum(np.prod([rate_rank[rank] for rank in path]) for path in paths))
 
 
 def _pair(p_V, q_V) -> tuple[np.ndarray, np.ndarray]:

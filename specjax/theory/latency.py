@@ -2,7 +2,7 @@
 
 Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2211.17192), sections 3.1 to 3.4. Costs
 are in plain target steps: c of one draft step, v of one verification. The paper's formula takes acceptance to be
-independent and alike at every place; measured runs are neither, so `predict` works with conditional rates per place.
+independent and alike at every place; measured runs are neither, so `predict` works with one conditional rate per place.
 """
 
 from __future__ import annotations
@@ -51,21 +51,19 @@ def width(drafted: int, ladder: Sequence[int]) -> int:
 
 
 def rates_from_rounds(drafted_N, accepted_N, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Counts of N rounds -> (share_M, rate_MK), M = k + 1; the first index n is how many tokens a round drafted.
+    """Counts of N rounds -> (share_M, rate_K), M = k + 1.
 
     drafted_N, accepted_N: ints, a round's drafts and those its rule accepted, before any cut at EOS or budget.
-    share_M[n]: share of the rounds that drafted n. rate_MK[n, i - 1]: in those, the share accepted at place i among the
-    rounds that reached it; 0 at a place that no round reached.
+    share_M[n]: share of the rounds that drafted n. rate_K[i - 1]: share accepted at place i among the rounds, of whatever
+    length, that drafted and reached it; NaN at a place that no round reached.
     """
     drafted_N, accepted_N = _counts(drafted_N, accepted_N, k)
-    rate_MK = np.zeros((k + 1, k))
-    for n in range(k + 1):
-        accepted = accepted_N[drafted_N == n]
-        for place in range(1, n + 1):
-            reached = np.sum(accepted >= place - 1)
-            if reached:
-                rate_MK[n, place - 1] = np.sum(accepted >= place) / reached
-    return np.bincount(drafted_N, minlength=k + 1) / len(drafted_N), rate_MK
+    rate_K = np.full(k, np.nan)
+    for place in range(1, k + 1):
+        reached_N = (drafted_N >= place) & (accepted_N >= place - 1)
+        if reached_N.any():
+            rate_K[place - 1] = np.mean(accepted_N[reached_N] >= place)
+    return np.bincount(drafted_N, minlength=k + 1) / len(drafted_N), rate_K
 
 
 class Prediction(NamedTuple):
@@ -79,32 +77,26 @@ class Prediction(NamedTuple):
         return self.tokens / self.cost
 
 
-def predict(share_M, rate_MK, v: Mapping[int, float], c: float, ladder: Sequence[int]) -> Prediction:
+def predict(share_M, rate_K, v: Mapping[int, float], c: float, ladder: Sequence[int], catch_up: float = 0.0) -> Prediction:
     """Tokens and cost of a mean round, at batch 1.
 
-        tokens = sum_n share[n] (1 + sum_{j <= n} prod_{i <= j} rate[n, i])
-        cost   = sum_n share[n] (v[width(n)] + n c)
+        tokens = sum_n share[n] (1 + sum_{j <= n} prod_{i <= j} rate[i])
+        cost   = sum_n share[n] (v[width(n)] + n c) + catch_up sum_{n >= 1} share[n] prod_{i <= n} rate[i]
 
-    share_M, rate_MK: as `rates_from_rounds` makes them. v: cost of a pass by its width, c: of drafting one token, both
-    measured apart and in plain target steps. ladder: the widths a pass can have.
+    share_M, rate_K: as `rates_from_rounds` makes them; a rate that is not known counts as 0. A place has one rate whatever was
+    drafted: that is what the model claims, and what a run can contradict. v: cost of a pass by its width, c: of drafting one
+    token, catch_up: what a drafter takes in late after a round whose drafts were all accepted (n >= 1), all measured apart and in
+    plain target steps. ladder: the widths a pass can have.
     """
-    tokens = cost = 0.0
+    rate_K, tokens, cost = np.nan_to_num(rate_K), 0.0, 0.0
     for n in np.flatnonzero(share_M):
         rung = width(n, ladder)
         if rung not in v:
             raise ValueError(f"v has no cost for width {rung}, only for {sorted(v)}: measure it, a round drafted {n}")
-        tokens += share_M[n] * expected_tokens_from_rates(rate_MK[n, :n])
-        cost += share_M[n] * (v[rung] + n * c)
+        late = catch_up * np.prod(rate_K[:n]) if n else 0.0
+        tokens += share_M[n] * expected_tokens_from_rates(rate_K[:n])
+        cost += share_M[n] * (v[rung] + n * c + late)
     return Prediction(float(tokens), float(cost))
-
-
-def predicted_speedup(drafted_N, accepted_N, v: Mapping[int, float], c: float, ladder: Sequence[int]) -> float:
-    """Speedup that `predict` expects where rounds are as these were.
-
-    A prediction must not have seen what it predicts: the counts are those of the *other half* of the prompts.
-    """
-    k = int(np.max(drafted_N, initial=0))
-    return predict(*rates_from_rounds(drafted_N, accepted_N, k), v, c, ladder).speedup
 
 
 def check_alpha(alpha: float) -> None:
