@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import re
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import decode
-from specjax.drafters import ModelDrafter, NoDraft
+from specjax.drafters import ModelDrafter, NGram, NoDraft
 from specjax.lengths import EVERYTHING, Fixed, match
 from specjax.models import border, toy
 from specjax.models.load import load as load_checkpoint
@@ -55,11 +56,18 @@ def load(source: str, *, dtype=None) -> LM:
 
     dtype: of the parameters; default float32 on a CPU (which has no bfloat16 product) and bfloat16 elsewhere.
     """
-    dtype = jnp.dtype(dtype or (jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16))
+    try:
+        dtype = jnp.dtype(dtype or (jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16))
+    except TypeError:
+        raise ValueError(f"dtype={dtype!r} is not a dtype: float32, bfloat16 or float64") from None
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"dtype={dtype} must be float32, bfloat16 or float64")
     if dtype == jnp.float64 and not jax.config.jax_enable_x64:
         raise ValueError("dtype=float64 needs jax_enable_x64")
-    if source.startswith("toy://tiny"):
-        model, params = toy.tiny(int(source.removeprefix("toy://tiny").strip("/") or 0), dtype, scale=8.0)
+    if source.startswith("toy://"):
+        if not (named := re.fullmatch(r"toy://tiny(?:/(\d{1,9}))?", source)):
+            raise ValueError(f"{source!r} should be toy://tiny or toy://tiny/SEED")
+        model, params = toy.tiny(int(named[1] or 0), dtype, scale=8.0)
         return LM(model, params, toy.ByteTokenizer(), source)
     checkpoint = load_checkpoint(source, dtype=dtype)
     model, params = border.border(checkpoint.config, checkpoint.params)
@@ -95,6 +103,8 @@ class Decoder:
     ):  # fmt: skip
         if not getattr(jax.config, "jax_threefry_partitionable", True):
             raise ValueError("jax_threefry_partitionable is off: draws would depend on the number of devices")
+        if chunk < 1 or BUCKET % chunk:
+            raise ValueError(f"chunk={chunk} must divide {BUCKET}")
         self.target = target
         target_sampling = checked(sampling or Sampling())
         drafter = as_drafter(target, drafter)
@@ -244,6 +254,8 @@ def _encode(target: LM, text: str, chat: bool) -> list[int]:
 
 def _budgets(max_new_tokens, count: int) -> np.ndarray:
     budgets = np.asarray(max_new_tokens)
+    if budgets.size and np.max(budgets) >= 2**31:
+        raise ValueError(f"max_new_tokens={max_new_tokens} must be under {2**31}")
     if not np.issubdtype(budgets.dtype, np.integer):
         raise ValueError(f"max_new_tokens={max_new_tokens} must be whole numbers")
     if budgets.ndim and budgets.shape != (count,):
@@ -306,6 +318,8 @@ def _check_parts(drafter, rule, length):
             raise ValueError(f"{kind}={_name(part)} is no pytree of numbers: make its class a specjax.types.struct")
     if isinstance(length, Fixed) and not (0 <= length.k <= drafter.most or length.k == EVERYTHING):
         raise ValueError(f"length.k={length.k} must be between 0 and {drafter.most}, the drafter's largest draft (`most`)")
+    if isinstance(drafter, NGram) and not (1 <= drafter.min_n <= drafter.max_n and drafter.most >= 1 and drafter.per_match >= 0):
+        raise ValueError(f"drafter={drafter} needs most >= 1, 1 <= min_n <= max_n and per_match >= 0")
     if isinstance(rule, Lenient) and not 0 < rule.lenience <= 1:
         raise ValueError(f"rule.lenience={rule.lenience} must be above 0 and at most 1")
 
@@ -351,7 +365,7 @@ def _ladder(ladder, most: int) -> tuple[int, ...]:
     """Rungs that hold a draft of `most` tokens and its root."""
     if ladder is None:
         return (*(w for w in RUNGS if w < most + 1), most + 1)
-    ladder = tuple(ladder)
-    if list(ladder) != sorted(set(ladder)) or ladder[0] < 1 or ladder[-1] != most + 1:
+    ladder = tuple(operator.index(w) for w in ladder)
+    if not ladder or list(ladder) != sorted(set(ladder)) or ladder[0] < 1 or ladder[-1] != most + 1:
         raise ValueError(f"ladder={ladder} must ascend from at least 1 to the drafter's largest draft and its root, {most + 1}")
     return ladder

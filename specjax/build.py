@@ -108,6 +108,8 @@ def _arm(given, where):
         Arm, given, where, drafter=_drafter, rule=_rule, length=_length, sampling=_sampling, draft_sampling=_sampling
     )  # fmt: skip
     most = arm.drafter.most
+    if arm.draft_sampling is not None and isinstance(arm.drafter, NGram | NoDraft):
+        raise ValueError(f"{where}.draft_sampling changes nothing: the drafts of {arm.drafter.name} are certain")
     if isinstance(arm.length, Fixed) and arm.length.k != EVERYTHING:
         within(f"{where}.length.k", arm.length.k, 0, most)
     return arm
@@ -115,7 +117,12 @@ def _arm(given, where):
 
 def _sampling(given, where):
     made = make(Sampling, given, where)
-    return Sampling() if sampling.checked(made, where).temperature is None else made
+    if sampling.checked(made, where).temperature is not None:
+        return made
+    idle = [name for name in ("top_k", "top_p", "min_p", "coupled") if getattr(made, name)]
+    if idle:
+        raise ValueError(f"{where}.{idle[0]} changes nothing at temperature 0: leave it out, or set a temperature")
+    return Sampling()
 
 
 def _drafter(given, where):
@@ -126,6 +133,7 @@ def _drafter(given, where):
         within(f"{where}.most", made.most, 1)
     if isinstance(made, NGram):
         within(f"{where}.min_n", made.min_n, 1, made.max_n)
+        within(f"{where}.per_match", made.per_match, 0)
     return made
 
 
@@ -173,7 +181,7 @@ def _dotted(name, where, known):
         raise ValueError(f"{where}={name!r} is none of {', '.join(known)}, nor package.module:Thing{nearest(name, known)}")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{where}={name!r}: {error}") from error
 
 

@@ -36,6 +36,7 @@ def main(argv: list[str]) -> None:
         plan = build.plan(CONFIG.value)
         workdir.check(plan.resolved())
         experiment = build.load(plan)
+        sweep.check(experiment, workdir)
     except (ValueError, OverflowError, OSError) as error:
         fail(error)
     command = ["python", "-m", "specjax.run", *sys.argv[1:]]

@@ -51,7 +51,7 @@ def checked(sampling: Sampling, name: str = "sampling") -> Sampling:
     """
     t, k, top_p, min_p = sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
     _within(f"{name}.temperature", t, 0, math.inf)
-    _within(f"{name}.top_k", k, 1, math.inf)
+    _within(f"{name}.top_k", k, 1, 2**31 - 1)
     if k is not None and k != int(k):
         raise ValueError(f"{name}.top_k={k} must be a whole number")
     _within(f"{name}.top_p", top_p, 0, 1)

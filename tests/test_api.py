@@ -79,6 +79,16 @@ REFUSED = {
     "ids: -1 must be between 0 and": lambda t: specjax.generate(t, ["a"], ids=[-1]),
     "seed=4294967296 must be between": lambda t: specjax.Decoder(t, seed=2**32),
     "dtype=float64 needs jax_enable_x64": lambda t: specjax.load("toy://tiny", dtype="float64"),
+    "chunk=0 must divide 128": lambda t: specjax.Decoder(t, chunk=0),
+    "chunk=100 must divide 128": lambda t: specjax.Decoder(t, chunk=100),
+    r"ladder=\(\) must ascend": lambda t: specjax.Decoder(t, ladder=()),
+    "max_new_tokens=4294967299 must be under": lambda t: specjax.generate(t, ["a"], max_new_tokens=2**32 + 3),
+    "dtype='floaty' is not a dtype": lambda t: specjax.load("toy://tiny", dtype="floaty"),
+    "dtype=int8 must be": lambda t: specjax.load("toy://tiny", dtype="int8"),
+    "'toy://tinyfoo' should be toy://tiny": lambda t: specjax.load("toy://tinyfoo"),
+    "rule.lenience=nan must be above 0": lambda t: specjax.Decoder(t, rule=Lenient(lenience=np.nan), sampling=Sampling(temperature=1.0)),
+    r"drafter=NGram\(.* needs most >= 1, 1 <= min_n <= max_n": lambda t: specjax.Decoder(t, drafter=specjax.NGram(min_n=9, max_n=2)),
+    "drafter=str has no init": lambda t: specjax.Decoder(t, drafter="ngram"),
     "needs at least one prompt": lambda t: specjax.generate(t, []),
 }
 

@@ -1,8 +1,6 @@
 import dataclasses
 import subprocess
-import types
 
-import numpy as np
 import tiny_run
 
 from specjax.bench import manifest
@@ -11,7 +9,7 @@ from specjax.bench import manifest
 def test_a_manifest_says_where_and_on_what():
     notes = tiny_run.finished()[0].read("manifest.json")
     assert set(notes) == {
-        "versions", "device", "commit", "command", "seeds", "source", "sha256", "dtype", "size", "ladders", "seconds", "compiled_programs",
+        "versions", "device", "commit", "command", "seeds", "source", "sha256", "fingerprint", "dtype", "size", "ladders", "seconds", "compiled_programs",
         "costs", "wall_seconds",
     }  # fmt: skip
     assert notes["command"] == ["python"] and notes["seeds"] == {"decoding": 0} and notes["dtype"] == "float32"
@@ -20,9 +18,7 @@ def test_a_manifest_says_where_and_on_what():
 
 
 def test_a_manifest_names_the_bytes_of_the_weights():
-    experiment = dataclasses.replace(
-        tiny_run.experiment(), target=types.SimpleNamespace(source="x", sha256="ab", dtype=np.dtype("float32"))
-    )
+    experiment = dataclasses.replace(tiny_run.experiment(), target=dataclasses.replace(tiny_run.experiment().target, sha256="ab"))
     assert manifest.manifest(experiment, [], {}, {})["sha256"] == "ab"
     assert tiny_run.finished()[0].read("manifest.json")["sha256"] is None  # a toy has no file
 

@@ -1,5 +1,6 @@
 import dataclasses
 
+import pytest
 import tiny_run
 
 from specjax import decode
@@ -73,3 +74,17 @@ def test_all_buffers_have_the_size_of_the_run():
     experiment = dataclasses.replace(tiny_run.experiment(), size=384)
     for arm in experiment.arms:
         assert sweep._start(experiment, arm, experiment.prompts[:1]).token_BS.shape == (1, 384)
+
+
+def test_a_run_of_other_prompts_or_weights_is_not_continued(tmp_path):
+    experiment, (workdir, _) = tiny_run.experiment(), tiny_run.finished()
+    sweep.check(experiment, workdir)
+    sweep.check(experiment, Workdir(tmp_path))
+    first, *rest = experiment.prompts
+    for changed in (
+        {"prompts": (first._replace(tokens=[1, 2, 3]), *rest)},
+        {"prompts": tuple(rest)},
+        {"target": dataclasses.replace(experiment.target, sha256="other")},
+    ):
+        with pytest.raises(ValueError, match="the prompts or the weights have changed since this run began"):
+            sweep.check(dataclasses.replace(experiment, **changed), workdir)

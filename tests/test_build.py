@@ -42,13 +42,13 @@ def test_strings_become_things():
             rule=dict(name="lenient", lenience=0.5),
             length=dict(name="fixed", k=4),
             sampling=dict(temperature=1, top_k=8, min_p=0.1),
-            draft_sampling=dict(temperature=0.5),
         )
     )
     assert plain.drafter == NoDraft() and plain.sampling == Sampling(temperature=1, top_k=8, min_p=0.1, coupled=True)
     assert arm.drafter == NGram(most=5, max_n=3)
     assert arm.rule == Lenient(lenience=0.5) and arm.length == Fixed(k=4)
-    assert arm.draft_sampling == Sampling(temperature=0.5)
+    _, arm = arms(dict(name="b", drafter=dict(name="model", source="x"), draft_sampling=dict(temperature=0.5)))
+    assert arm.drafter == DraftModel("x") and arm.draft_sampling == Sampling(temperature=0.5)
 
 
 def test_absent_leaves_the_choice_to_the_decoder_and_match_takes_all():
@@ -58,8 +58,8 @@ def test_absent_leaves_the_choice_to_the_decoder_and_match_takes_all():
     assert arms(dict(name="a", drafter="ngram", length="match"))[1].length == match()
 
 
-def test_temperature_zero_is_greedy_whatever_else_is_said():
-    assert arms(dict(name="a", drafter="none", sampling=dict(temperature=0, top_p=0.5, coupled=True)))[0].sampling == Sampling()
+def test_temperature_zero_is_greedy():
+    assert arms(dict(name="a", drafter="none", sampling=dict(temperature=0)))[0].sampling == Sampling()
 
 
 @pytest.mark.parametrize("dots", ["test_build:Double", "test_build.Double"])
@@ -81,7 +81,7 @@ def test_a_draft_model_is_loaded_with_the_target_once():
 
 def test_an_experiment_has_one_size_and_knows_what_to_compare():
     experiment = tiny_run.experiment()
-    assert experiment.size == 128 and experiment.widths == (1, 3)  # 19 bytes + 12 new + 3, rounded up
+    assert experiment.size == 128 and experiment.widths == (1, 3, 4)  # 19 bytes + 12 new + 4, rounded up
     assert {arm.name: (arm.baseline, arm.comparable) for arm in experiment.arms} == {
         "plain greedy": ("plain greedy", False),
         "plain t=0.7": ("plain t=0.7", False),
@@ -89,8 +89,9 @@ def test_an_experiment_has_one_size_and_knows_what_to_compare():
         "one": ("plain greedy", True),
         "coupled": ("plain t=0.7", True),
         "p/q": ("plain t=0.7", False),
+        "draft model": ("plain t=0.7", True),
     }
-    assert [arm.decoder.setup.eos_E.tolist() for arm in experiment.arms] == [[256], [-1], [256], [256], [-1], [-1]]
+    assert [arm.decoder.setup.eos_E.tolist() for arm in experiment.arms] == [[256], [-1], [256], [256], [-1], [-1], [-1]]
     assert build.load(build.plan(config(ignore_eos=False))).arms[1].decoder.setup.eos_E.tolist() == [256]
 
 
@@ -124,6 +125,17 @@ BAD = {
     r"arms\[0\].drafter=None must be a name": config(arms=[dict(name="a", drafter=None)]),
     r"arms\[0\].drafter: NoMost has no `most`": config(arms=[dict(name="a", drafter="test_build:NoMost")]),
     r"arms\[0\].length: .*unexpected keyword argument 'tims'": config(arms=[{**NGRAM, "length": dict(name="test_build:Double", tims=3)}]),
+    r"arms\[0\].sampling.top_p changes nothing at temperature 0": config(arms=[{**NGRAM, "sampling": dict(temperature=0, top_p=0.5)}]),
+    r"arms\[0\].draft_sampling changes nothing: the drafts of ngram are certain": config(
+        arms=[{**NGRAM, "sampling": dict(temperature=1), "draft_sampling": dict(temperature=2)}]
+    ),
+    r"arms\[0\].drafter.per_match=nan must be at least 0": config(
+        arms=[dict(name="a", drafter=dict(name="ngram", per_match=float("nan")))]
+    ),
+    r"arms\[0\].rule.lenience=nan must be": config(
+        arms=[{**NGRAM, "sampling": dict(temperature=1), "rule": dict(name="lenient", lenience=float("nan"))}]
+    ),
+    r"arms\[0\].drafter=':::'": config(arms=[dict(name="a", drafter=":::")]),
     r"arms\[0\].drafter=3 must be a name": config(arms=[dict(name="a", drafter=3)]),
     r"arms\[0\].drafter='specjax.no:Thing': ": config(arms=[dict(name="a", drafter="specjax.no:Thing")]),
     r"arms\[0\].drafter='specjax.rules:Greedy' has no method propose, so it is no drafter": config(

@@ -6,6 +6,8 @@ A *plan* is checked but holds no weights; an *experiment* is a plan with its mod
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 from typing import Any, NamedTuple
 
@@ -152,6 +154,12 @@ class Experiment:
     prompts: tuple[Encoded, ...]
     size: int
     load_seconds: float
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what a config only names: the prompts' token ids, and the weights."""
+        said = [[str(e.prompt.question_id), e.tokens] for e in self.prompts]
+        return hashlib.sha256(json.dumps([said, self.target.sha256]).encode()).hexdigest()
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from specjax import Output
 from specjax.bench.plan import Encoded, LoadedArm
+from specjax.models.load import fields
 
 SCHEMA = 1  # of a line of records.jsonl; another number means that a field changed its meaning
 
@@ -42,7 +43,7 @@ class Workdir:
     def read(self, name: str) -> dict | None:
         """A JSON file of this folder, None if it is not there."""
         path = self.path / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return fields.parse(path.read_bytes(), str(path)) if path.exists() else None
 
     def write(self, name: str, content: dict) -> None:
         """Write a JSON file whole."""
@@ -61,8 +62,9 @@ class Workdir:
     def records(self) -> Iterator[dict]:
         path = self.path / "records.jsonl"
         if path.exists():
-            with open(path, encoding="utf-8") as file:
-                yield from map(json.loads, file)
+            with open(path, "rb") as file:
+                for number, line in enumerate(file, start=1):
+                    yield fields.parse(line, f"{path}:{number}")
 
     def _drop_half_line(self):
         """What a killed run had not finished writing."""

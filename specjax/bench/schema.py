@@ -62,5 +62,5 @@ def nearest(key, known) -> str:
 
 def within(where, value, low, high=None):
     """Raises ValueError unless low <= value <= high."""
-    if value < low or (high is not None and value > high):
+    if not (value >= low and (high is None or value <= high)):  # NaN is within nothing
         raise ValueError(f"{where}={value} must be at least {low}" + ("" if high is None else f" and at most {high}"))

@@ -21,6 +21,13 @@ from specjax.state import State
 WARM_UP = 8  # tokens of the untimed decoding before the first record
 
 
+def check(experiment: Experiment, workdir: Workdir) -> None:
+    """ValueError if the records in the folder are of other prompts or weights than the config names now."""
+    notes = workdir.read("manifest.json")
+    if notes is not None and notes["fingerprint"] != experiment.fingerprint:
+        raise ValueError(f"{workdir.path}: the prompts or the weights have changed since this run began; take another --workdir")
+
+
 def whole(experiment: Experiment, workdir: Workdir, command: list[str], say: Callable = print, progress: Callable = iter) -> dict:
     """A run from its first compilation to its summary, which is returned. say: takes a line of news."""
     began, plan = time.monotonic(), experiment.plan
