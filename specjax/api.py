@@ -311,6 +311,8 @@ PARTS = {
 def _check_parts(drafter, rule, length):
     """What plugs in has what `specjax.types` asks of it, and numbers only as leaves."""
     for kind, part in (("drafter", drafter), ("rule", rule), ("length", length)):
+        if isinstance(part, type):
+            raise ValueError(f"{kind}={part.__name__} is a class: give an object of it")
         missing = [name for name in PARTS[kind] if not hasattr(part, name)]
         if missing:
             raise ValueError(f"{kind}={_name(part)} has no {', '.join(missing)}: see specjax.types")

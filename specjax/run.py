@@ -8,6 +8,7 @@ interrupted.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -39,6 +40,8 @@ def main(argv: list[str]) -> None:
         sweep.check(experiment, workdir)
     except (ValueError, OverflowError, OSError) as error:
         fail(error)
+    except KeyboardInterrupt:
+        sys.exit(130)  # nothing was decoded yet
     command = ["python", "-m", "specjax.run", *sys.argv[1:]]
     try:
         table.show(sweep.whole(experiment, workdir, command, say, progress), Console())
@@ -66,8 +69,8 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def fail(error: Exception):
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    print(f"error: {lines[-1] if lines else type(error).__name__}", file=sys.stderr)
+    text = error.args[0] if isinstance(error, KeyError) and error.args else error  # str() of a KeyError is quoted
+    print(f"error: {' '.join(str(text).split()) or type(error).__name__}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -80,13 +83,14 @@ def progress(jobs):
     return track(jobs, description="decoding", console=Console(stderr=True), disable=not sys.stderr.isatty())
 
 
-def use_compilation_cache() -> None:
-    """Programs compiled once are read from disk by later processes."""
+def settle_jax() -> None:
+    """Programs compiled once are read from disk by later processes; a machine without a TPU is nothing to complain of."""
+    logging.getLogger("jax._src.xla_bridge").setLevel(logging.ERROR)
     root = Path(os.environ.get("SPECJAX_CACHE", "~/.cache/specjax")).expanduser()
     jax.config.update("jax_compilation_cache_dir", str(root / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 if __name__ == "__main__":
-    use_compilation_cache()
+    settle_jax()
     app.run(main, flags_parser=parse_flags)

@@ -88,6 +88,7 @@ REFUSED = {
     "'toy://tinyfoo' should be toy://tiny": lambda t: specjax.load("toy://tinyfoo"),
     "rule.lenience=nan must be above 0": lambda t: specjax.Decoder(t, rule=Lenient(lenience=np.nan), sampling=Sampling(temperature=1.0)),
     r"drafter=NGram\(.* needs most >= 1, 1 <= min_n <= max_n": lambda t: specjax.Decoder(t, drafter=specjax.NGram(min_n=9, max_n=2)),
+    "drafter=NGram is a class: give an object": lambda t: specjax.Decoder(t, drafter=specjax.NGram),
     "drafter=str has no init": lambda t: specjax.Decoder(t, drafter="ngram"),
     "needs at least one prompt": lambda t: specjax.generate(t, []),
 }

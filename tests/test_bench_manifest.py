@@ -9,8 +9,8 @@ from specjax.bench import manifest
 def test_a_manifest_says_where_and_on_what():
     notes = tiny_run.finished()[0].read("manifest.json")
     assert set(notes) == {
-        "versions", "device", "commit", "command", "seeds", "source", "sha256", "fingerprint", "dtype", "size", "ladders", "seconds", "compiled_programs",
-        "costs", "wall_seconds",
+        "versions", "device", "commit", "command", "seeds", "source", "sha256", "fingerprint", "dtype", "size", "parts", "ladders",
+        "seconds", "compiled_programs", "costs", "wall_seconds",
     }  # fmt: skip
     assert notes["command"] == ["python"] and notes["seeds"] == {"decoding": 0} and notes["dtype"] == "float32"
     assert notes["size"] == 128 and notes["ladders"]["match"] == [1, 3] and notes["wall_seconds"] > 0

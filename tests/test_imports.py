@@ -20,7 +20,7 @@ ALLOWED = {  # module of specjax -> those it may import, with all below them; ''
     "rules": ["types", "sampling", "rules"],
     "lengths": ["types", "theory", "lengths"],
     "theory": ["theory"],
-    "prompts": ["models.load.fetch"],
+    "prompts": ["models.load"],
     "api": [*CORE, *PLUGINS],
     "": ["api", *CORE, *PLUGINS],
     "bench": ["", "api", *CORE, *PLUGINS, "theory", "prompts", "bench"],

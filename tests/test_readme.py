@@ -28,7 +28,7 @@ def test_the_first_example(capsys):
 def test_a_rule_of_your_own():
     scope = run(EXAMPLES[1])
     assert scope["out"].counts["tokens"].tolist() == [64]
-    assert scope["out"].counts["rejected"].tolist() == [0]  # draft = target: p is never under half of q
+    assert scope["out"].counts["rejected"][0] > 0
 
 
 @pytest.mark.parametrize("rule", rules.ALL)

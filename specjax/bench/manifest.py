@@ -40,11 +40,18 @@ def manifest(experiment: Experiment, command: list[str], compile_seconds: dict[s
         "fingerprint": experiment.fingerprint,
         "dtype": experiment.target.dtype.name,
         "size": experiment.size,
+        "parts": {arm.name: _parts(arm.decoder.setup) for arm in experiment.arms},
         "ladders": {arm.name: list(arm.decoder.setup.ladder) for arm in experiment.arms},
         "seconds": {"load": experiment.load_seconds, "compile": compile_seconds},
         "compiled_programs": sum(s > 0 for both in compile_seconds.values() for s in both.values()),
         "costs": {name: cost.to_json() for name, cost in costs.items()},
     }
+
+
+def _parts(setup) -> dict[str, str]:
+    """The names of what plugged in, those that the config left to the decoder too."""
+    chosen = {"drafter": setup.drafter, "rule": setup.rule, "length": setup.length}
+    return {kind: getattr(part, "name", type(part).__name__) for kind, part in chosen.items()}
 
 
 def commit(folder: Path) -> dict | None:

@@ -40,6 +40,7 @@ def whole(experiment: Experiment, workdir: Workdir, command: list[str], say: Cal
     say(f"compiled {len(took)} programs in {sum(took):.1f} s")
     notes = workdir.read("manifest.json")
     if notes is None:  # what was measured once holds for the whole run, however often it is stopped
+        say("measuring what passes and drafts cost")
         costs = measure.costs(experiment)
         notes = {**manifest.manifest(experiment, command, compile_seconds, costs), "wall_seconds": 0.0}
         workdir.write("manifest.json", notes)
