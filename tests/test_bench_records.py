@@ -91,6 +91,18 @@ def test_a_half_written_line_is_dropped(tmp_path):
     assert list(workdir.records()) == [{"a": 1}]
 
 
+@pytest.mark.parametrize("damage", [b'{"a": ', b"[1]", b"\xff\xfe{}", b"[" * 100_000])
+def test_a_damaged_file_is_named(tmp_path, damage):
+    workdir = Workdir(tmp_path)
+    (tmp_path / "records.jsonl").write_bytes(b'{"a": 1}\n' + damage + b'\n{"a": 2}\n')
+    with pytest.raises(ValueError, match=r"records\.jsonl:2: [^\n]*$"):
+        list(workdir.records())
+    (tmp_path / "config.json").write_bytes(damage)
+    with pytest.raises(ValueError, match=r"config\.json: [^\n]*$") as error:
+        workdir.check({})
+    assert str(error.value).startswith(str(tmp_path))
+
+
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     workdir = Workdir(tmp_path)
     workdir.write("summary.json", {"a": 1})

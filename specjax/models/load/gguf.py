@@ -11,6 +11,7 @@ from gguf.quants import dequantize
 
 from specjax.models.config import ModelConfig
 from specjax.models.load import names
+from specjax.models.load.fields import Fields
 
 
 class File:
@@ -19,7 +20,7 @@ class File:
     def __init__(self, path: Path):
         try:
             self._reader = GGUFReader(path)
-        except (ValueError, IndexError, KeyError, OverflowError) as error:
+        except (OSError, ValueError, IndexError, KeyError, OverflowError) as error:
             raise ValueError(f"not a whole GGUF file: {error}") from None
         self.tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         declared = self.get("split.tensors.count") or self.get("GGUF.tensor_count")
@@ -47,7 +48,7 @@ class File:
 
 def load(file: File, dtype) -> tuple[ModelConfig, dict]:
     """(config, params) of a file. ValueError, in one line, on anything missing, left over, damaged or unsupported."""
-    architecture = file.need("general.architecture")
+    architecture = Fields(file.get).text("general.architecture")
     if architecture not in names.GGUF:
         raise ValueError(f"architecture {architecture!r} is not supported in GGUF; supported: {', '.join(names.GGUF)}")
     table = names.GGUF[architecture]
@@ -56,21 +57,22 @@ def load(file: File, dtype) -> tuple[ModelConfig, dict]:
 
 
 def _config(file: File, arch: str, tied: bool) -> ModelConfig:
-    width, heads = file.need(f"{arch}.embedding_length"), file.need(f"{arch}.attention.head_count")
-    head_size = file.get(f"{arch}.attention.key_length", width // heads)
+    fields = Fields(lambda name: file.get(f"{arch}.{name}"), f"{arch}.")
+    width, heads = fields.count("embedding_length"), fields.count("attention.head_count")
+    head_size = fields.count("attention.key_length", width // heads)
     _refuse(file, arch, head_size)
     return ModelConfig(
-        vocab=file.get(f"{arch}.vocab_size") or len(file.need("tokenizer.ggml.tokens")),
+        vocab=fields.count("vocab_size", None) or len(Fields(file.get).list("tokenizer.ggml.tokens")),
         width=width,
-        layers=file.need(f"{arch}.block_count"),
+        layers=fields.count("block_count"),
         heads=heads,
-        kv_heads=file.get(f"{arch}.attention.head_count_kv", heads),
+        kv_heads=fields.count("attention.head_count_kv", heads),
         head_size=head_size,
-        ff=file.need(f"{arch}.feed_forward_length"),
+        ff=fields.count("feed_forward_length"),
         tied=tied,
-        max_positions=file.need(f"{arch}.context_length"),
-        norm_eps=file.need(f"{arch}.attention.layer_norm_rms_epsilon"),
-        rope_theta=file.get(f"{arch}.rope.freq_base", 10_000.0),
+        max_positions=fields.count("context_length"),
+        norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
+        rope_theta=fields.number("rope.freq_base", 10_000.0),
     )
 
 

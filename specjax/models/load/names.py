@@ -155,6 +155,8 @@ def build(config: ModelConfig, table: Table, present: Collection[str], read: Rea
 
     ValueError names the tensors that are missing, left over, of another shape, or hold NaN or infinity.
     """
+    if config.layers > len(present):  # before a list is made of them all
+        raise ValueError(f"the config says {config.layers} layers, but the file has only {len(present)} tensors")
     wanted = _wanted(config, table)
     _check_names(table, present, {name for entry in wanted for name in entry.theirs}, config.tied)
     params: dict = {}

@@ -13,7 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from specjax.models.load import gguf
-from specjax.models.load.hf import read_json
+from specjax.models.load.fields import Fields, read_json
 
 CONTROL, USER_DEFINED, UNUSED = 3, 4, 5  # GGUF's token types that matter here
 PRE_TOKENIZERS = {  # GGUF names the way text is cut before merging, and does not describe it
@@ -32,7 +32,11 @@ class Tokenizer:
         self.bos_id: int | None = bos_id
         self.eos_ids: tuple[int, ...] = tuple(eos_ids)  # the first is the one a template writes
         self.add_bos: bool = add_bos and bos_id is not None  # the checkpoint's texts begin with BOS
-        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        if not self.vocab_size:
+            raise ValueError("the tokenizer has no tokens")
+        if odd := [i for i in (bos_id, *self.eos_ids) if i is not None and type(i) is not int]:
+            raise ValueError(f"the id of BOS or EOS, {odd[0]!r}, should be a whole number")
 
     @property
     def has_template(self) -> bool:
@@ -81,7 +85,7 @@ def from_folder(folder: Path) -> Tokenizer | None:
             if (folder / name).exists():
                 raise ValueError(f"{name} without tokenizer.json is not supported: save the fast tokenizer beside it")
         return None
-    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend = _backend(folder / "tokenizer.json")
     config = _optional_json(folder / "tokenizer_config.json")
     bos = _id(backend, config.get("bos_token"))
     more = _optional_json(folder / "generation_config.json").get("eos_token_id")
@@ -91,9 +95,16 @@ def from_folder(folder: Path) -> Tokenizer | None:
         backend,
         bos_id=bos,
         eos_ids=dict.fromkeys(i for i in eos if i is not None),
-        add_bos=config.get("add_bos_token", began),
+        add_bos=Fields(config.get, "tokenizer_config.json: ").flag("add_bos_token", began),
         template=_folder_template(folder, config),
     )
+
+
+def _backend(path: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises nothing narrower
+        raise ValueError(f"{path.name} is not a whole tokenizer: {error}") from None
 
 
 def from_gguf(file: gguf.File) -> Tokenizer | None:
@@ -145,7 +156,9 @@ def _optional_json(path: Path) -> dict:
 
 def _id(backend: tokenizers.Tokenizer, token: str | dict | None) -> int | None:
     """The id of a special token as tokenizer_config.json writes it: a text, or a dict with its text."""
-    text = token["content"] if isinstance(token, dict) else token
+    text = token.get("content") if isinstance(token, dict) else token
+    if token is not None and not isinstance(text, str):
+        raise ValueError(f"tokenizer_config.json: token {token!r} should be a string or an object with content")
     return None if text is None else backend.token_to_id(text)
 
 
