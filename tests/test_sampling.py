@@ -121,7 +121,7 @@ def test_checked_numbers_have_one_type_each():
     [
         ("temperature", -0.1, "0 and inf"),
         ("temperature", float("nan"), "0 and inf"),
-        ("top_k", 0, "1 and inf"),
+        ("top_k", 0, "1 and 2147483647"),
         ("top_p", 1.1, "0 and 1"),
         ("min_p", -1, "0 and 1"),
     ],
