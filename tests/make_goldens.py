@@ -3,7 +3,8 @@
 What transformers computes in float32, on the CPU, so that the tests need neither it nor torch:
 - `smollm2.npz`: the real model on 200 tokens of our own text (all positions x 64 ids, and each row's maximum and argmax), and
   64 greedy tokens after a chat prompt;
-- `llama_*/`: random tiny checkpoints as `save_pretrained` writes them, each with its logits on a fixed sequence in `golden.npz`.
+- one folder for each of a few random tiny checkpoints of every family, as `save_pretrained` writes them, with its logits on a text in
+  `golden.npz`: a random prompt, and but for the first three of llama 40 greedy tokens after it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ CHECKPOINTS = {
     "llama_untied": ModelConfig(**TINY, heads=2, kv_heads=2, head_size=8, tied=False, norm_eps=1e-3),
     "llama_sharded": ModelConfig(**TINY, heads=8, kv_heads=2, head_size=4, tied=False, rope_theta=100_000.0),
 }
+FAMILIES = (
+    "llama_llama3", "llama_yarn", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral", "gemma2", "gemma3", "gpt2", "neox", "phi3_long"
+)  # fmt: skip
 
 
 def real() -> None:
@@ -67,7 +71,18 @@ def tiny() -> None:
         np.savez_compressed(folder / "golden.npz", tokens=tokens.astype(np.int32), logits=hf_parity.logits(model, tokens))
 
 
+def families() -> None:
+    for seed, name in enumerate(FAMILIES):
+        folder = GOLDENS / name
+        shutil.rmtree(folder, ignore_errors=True)
+        model = hf_parity.random_model(name, seed, vocab=48, width=16, heads=2, kv_heads=1, ff=24)
+        model.save_pretrained(folder)
+        tokens = hf_parity.text(model, seed, vocab=48, prompt=36, new=40)
+        np.savez_compressed(folder / "golden.npz", tokens=tokens, prompt=36, logits=hf_parity.logits(model, tokens))
+
+
 if __name__ == "__main__":
     GOLDENS.mkdir(exist_ok=True)
     tiny()
+    families()
     real()

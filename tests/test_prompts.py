@@ -88,6 +88,14 @@ def test_humaneval_is_an_editing_task(tmp_path, monkeypatch):
         ({"question_id": 1}, "exactly one of turns, prompt, text is needed, found none"),
         ("[" * 100_000, "not JSON: maximum recursion depth"),
         ('{"question_id": 1' + "0" * 5000 + "}", "not JSON: Exceeds the limit"),
+        ('{"text": "a", "temperature": NaN}', "not JSON: NaN is no number of JSON's"),
+        ('{"text": "a", "x": [-Infinity]}', "not JSON: -Infinity is no number of JSON's"),
+        ('{"text": "a", "text": "b"}', "not JSON: key 'text' stands twice in one object"),
+        ('{"text": "a", "x": {"y": 1, "y": 1}}', "not JSON: key 'y' stands twice in one object"),
+        ('{"text": "a"} {"text": "b"}', "not JSON: Extra data at character 15"),
+        ({"text": ""}, "text='' must be a string, none empty"),
+        ({"prompt": None}, "prompt=None must be a string"),
+        ({"turns": [["a"]]}, "must be a list of strings"),
         ({"text": "a", "question_id": "\ud800"}, r"'\\ud800' is half a surrogate pair"),
         ({"turns": ["a", "b\udfff"]}, r"'\\udfff' is half a surrogate pair"),
         ({"turns": ["a"], "text": "a"}, "found turns, text"),
@@ -116,15 +124,39 @@ def test_line_that_is_not_utf8_is_named(tmp_path):
         prompts.load(path)
 
 
+def test_file_in_another_encoding_is_named(tmp_path):
+    path = tmp_path / "wide.jsonl"
+    path.write_bytes('{"text": "a"}'.encode("utf-16"))
+    with pytest.raises(ValueError, match=r"wide\.jsonl:1: not UTF-8 at byte 0 of the line$"):
+        prompts.load(path)
+
+
+def test_damaged_humaneval_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "HumanEval.jsonl.gz"
+    monkeypatch.setattr("specjax.models.load.fetch.resolve", lambda source: path)
+    whole = gzip.compress(b"{}" * 99)
+    for data in (b"no gzip", whole[:-9], whole[:12] + b"\xff" * 8 + whole[20:], b""):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r"HumanEval\.jsonl\.gz( is damaged \([^\n]+\): delete it|: no prompt)"):
+            prompts.load("humaneval")
+
+
 def test_bad_request_is_named(tmp_path):
     plain = write(tmp_path, {"text": "a"})
     empty = write(tmp_path, name="empty.jsonl")
+    folder = tmp_path / "folder.jsonl"
+    folder.mkdir()
     for call, message in [
         (lambda: prompts.load("humanevil"), "'humanevil' must be 'own', 'humaneval', or a file"),
         (lambda: prompts.load(tmp_path / "none.jsonl"), r"none\.jsonl': there is no such file"),
         (lambda: prompts.load(limit=0), "limit=0 must be at least 1"),
         (lambda: prompts.load(categories=["math"]), r"categories=\['math'\] must be a list of some of chat, tr"),
         (lambda: prompts.load(categories="maths"), "categories='maths' must be a list"),
+        (lambda: prompts.load(categories=[["maths"]]), r"categories=\[\['maths'\]\] must be a list"),
+        (lambda: prompts.load(categories=5), "categories=5 must be a list"),
+        (lambda: prompts.load("x" * 300 + ".txt"), r"x\.txt' cannot be read: File name too long"),
+        (lambda: prompts.load("a\0b.txt"), "b.txt': there is no such file"),
+        (lambda: prompts.load(folder), r"folder\.jsonl': there is no such file"),
         (lambda: prompts.load(plain, quick=True), 'no prompt is marked "quick": true'),
         (lambda: prompts.load(empty), "no prompt is left"),
     ]:

@@ -42,10 +42,26 @@ def write(cache, new_BTGC, cursor_B):
 def visible(cursor_B, tokens: int, size: int, mask=None):
     """visible_BTS: which slots each of T fed tokens sees: all before the cursor, and of the fed ones those that `mask_BTT` names
     (default: causal)."""
-    slot = jnp.arange(size) - cursor_B[:, None]  # [B, S], relative to the first fed token
+    slot = _from_cursor(cursor_B, size)
     if mask is None:
-        return slot[:, None, :] <= jnp.arange(tokens)[None, :, None]
+        return slot[:, None, :] <= jnp.arange(tokens, dtype=slot.dtype)[None, :, None]
     fed = (slot >= 0) & (slot < tokens)
     index = jnp.broadcast_to(jnp.clip(slot, 0, tokens - 1)[:, None, :], (slot.shape[0], tokens, size))
     seen = jnp.take_along_axis(jnp.broadcast_to(mask, (slot.shape[0], tokens, tokens)), index, axis=2)
     return (slot < 0)[:, None, :] | (fed[:, None, :] & seen)
+
+
+def near(cursor_B, position_BT, size: int, window: int):
+    """near_BTS: which slots hold one of the `window` positions that end with each fed token's own.
+
+    By position, not by slot: a slot before the cursor holds the position of its number, but the fed tokens may be a tree's.
+    """
+    slot = _from_cursor(cursor_B, size)
+    fed_BS = jnp.take_along_axis(position_BT, jnp.clip(slot, 0, position_BT.shape[1] - 1), axis=1)
+    place_BS = jnp.where(slot < 0, slot + cursor_B[:, None], fed_BS.astype(slot.dtype))
+    return position_BT.astype(slot.dtype)[:, :, None] - place_BS[:, None, :] < window
+
+
+def _from_cursor(cursor_B, size: int):
+    """[B, S]: each slot's number relative to the first fed token."""
+    return jnp.arange(size, dtype=cursor_B.dtype)[None, :] - cursor_B[:, None]

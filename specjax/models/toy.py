@@ -28,7 +28,7 @@ class TableModel:
     def forward(self, params, token_BT, cache, cursor_B, *, position_BT=None, mask=None, layers=None, taps=()):
         """hidden_BTD is the index of the context, [B, T, 1]."""
         B, T = token_BT.shape
-        slot_BT = cursor_B[:, None] + jnp.arange(T)
+        slot_BT = cursor_B[:, None] + jnp.arange(T, dtype=cursor_B.dtype)[None]
         cache = cache.at[jnp.arange(B)[:, None], slot_BT].set(token_BT, mode="promise_in_bounds")
         context_BT = jnp.zeros_like(token_BT)
         for back in reversed(range(self.order)):
@@ -64,6 +64,9 @@ class ByteTokenizer:
 
     def token(self, i: int) -> str:
         return "<end>" if i == 256 else repr(bytes([i]))[2:-1]
+
+    def token_bytes(self) -> list[bytes]:
+        return [*(bytes([i]) for i in range(256)), b""]
 
 
 TINY = ModelConfig(

