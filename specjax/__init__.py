@@ -1,14 +1,14 @@
 """specjax: speculative decoding in JAX, exact and measured."""
 
 from specjax.api import LM, Decoder, Output, generate, load, stream
-from specjax.drafters import ModelDrafter, NGram, NoDraft
-from specjax.lengths import Fixed, match
+from specjax.drafters import EarlyExit, ModelDrafter, NGram, NoDraft
+from specjax.lengths import Fixed, Heuristic, match
 from specjax.rules import Greedy, Lenient, SampleAndMatch, Speculative
 from specjax.sampling import Sampling
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "LM", "Decoder", "Fixed", "Greedy", "Lenient", "ModelDrafter", "NGram", "NoDraft", "Output", "SampleAndMatch", "Sampling",
-    "Speculative", "generate", "load", "match", "stream",
+    "LM", "Decoder", "EarlyExit", "Fixed", "Greedy", "Heuristic", "Lenient", "ModelDrafter", "NGram", "NoDraft", "Output",
+    "SampleAndMatch", "Sampling", "Speculative", "generate", "load", "match", "stream",
 ]  # fmt: skip

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-import re
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
@@ -18,60 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import decode
-from specjax.drafters import ModelDrafter, NGram, NoDraft
-from specjax.lengths import EVERYTHING, Fixed, match
-from specjax.models import border, toy
-from specjax.models.load import load as load_checkpoint
-from specjax.rules import Greedy, Lenient, Speculative
+from specjax import decode, parts, refill, stops
+from specjax.lengths import match
+from specjax.lm import LM, load
+from specjax.parts import as_drafter
+from specjax.rules import Greedy, Speculative
 from specjax.sampling import Sampling, checked
 from specjax.state import FINISH, RUNNING, Counts, Setup, State, Trace, new_state
 
+__all__ = ["LM", "Decoder", "Output", "as_drafter", "encode", "generate", "load", "sample_id", "stream"]
+
 BUCKET = 128  # buffers are a multiple of it, so that prompts of other lengths compile nothing
-RUNGS = (1, 4, 8, 16, 32)
-
-
-@dataclasses.dataclass(frozen=True)
-class LM:
-    """A language model ready to decode: its functions, its parameters, its tokenizer."""
-
-    model: object
-    params: object
-    tokenizer: object | None
-    source: str
-    sha256: str | None = None  # of the weight files
-
-    @property
-    def dtype(self):
-        return jax.tree.leaves(self.params)[0].dtype
-
-    @property
-    def max_positions(self) -> int | None:
-        config = getattr(self.model, "config", None)
-        return config and config.max_positions
-
-
-def load(source: str, *, dtype=None) -> LM:
-    """Load a model by its source: a folder, a .gguf file, a hub id, `pypi://...`, or `toy://tiny` with an optional `/SEED`.
-
-    dtype: of the parameters; default float32 on a CPU (which has no bfloat16 product) and bfloat16 elsewhere.
-    """
-    try:
-        dtype = jnp.dtype(dtype or (jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16))
-    except TypeError:
-        raise ValueError(f"dtype={dtype!r} is not a dtype: float32, bfloat16 or float64") from None
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise ValueError(f"dtype={dtype} must be float32, bfloat16 or float64")
-    if dtype == jnp.float64 and not jax.config.jax_enable_x64:
-        raise ValueError("dtype=float64 needs jax_enable_x64")
-    if source.startswith("toy://"):
-        if not (named := re.fullmatch(r"toy://tiny(?:/(\d{1,9}))?", source)):
-            raise ValueError(f"{source!r} should be toy://tiny or toy://tiny/SEED")
-        model, params = toy.tiny(int(named[1] or 0), dtype, scale=8.0)
-        return LM(model, params, toy.ByteTokenizer(), source)
-    checkpoint = load_checkpoint(source, dtype=dtype)
-    model, params = border.border(checkpoint.config, checkpoint.params)
-    return LM(model, params, checkpoint.tokenizer, source, checkpoint.sha256)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +38,7 @@ class Output:
     texts: list[str] | None
     finish_reasons: list[str]
     counts: dict[str, np.ndarray]
+    logprobs: list[list[float]] | None  # of each token, if they were asked for
     trace: Trace
 
 
@@ -92,6 +49,10 @@ class Decoder:
     rule: default greedy matching where emission is certain (greedy or coupled sampling), else the p/q rule.
     length: default as many as the drafter offers. draft_sampling: default as the target's.
     ladder: widths of verification; default 1, 4, 8, 16, 32 up to what the drafter can fill. eos: default the tokenizer's.
+    stop: texts that end a row where one ends in its output; they may begin in the prompt. min_new_tokens: no EOS, and no stop, before
+    so many. forbidden: token ids that are never said. processors: functions (logits_V, `specjax.types.Path`) -> logits_V, applied in
+    this order, after penalties; structs with numbers as leaves share a program. logprobs: keep log p of every new token, in the model's
+    own law (before penalties, processors, temperature and filters).
 
     Raises:
       ValueError: the parts do not fit together; says which.
@@ -99,7 +60,7 @@ class Decoder:
 
     def __init__(
         self, target: LM, *, drafter=None, rule=None, length=None, sampling=None, draft_sampling=None, seed=0, ladder=None,
-        eos=None, chunk=64,
+        eos=None, stop=(), min_new_tokens=0, forbidden=(), processors=(), logprobs=False, chunk=64,
     ):  # fmt: skip
         if not getattr(jax.config, "jax_threefry_partitionable", True):
             raise ValueError("jax_threefry_partitionable is off: draws would depend on the number of devices")
@@ -109,46 +70,63 @@ class Decoder:
         target_sampling = checked(sampling or Sampling())
         drafter = as_drafter(target, drafter)
         rule = rule or (Greedy() if target_sampling.one_hot else Speculative())
-        _check_rule(rule, target_sampling)
+        parts.check_rule(rule, target_sampling)
         eos = tuple(np.atleast_1d(eos).tolist() if eos is not None else getattr(target.tokenizer, "eos_ids", ()))
         length = length or match()
-        _check_parts(drafter, rule, length)
+        parts.check(drafter, rule, length)
+        if not 0 <= operator.index(min_new_tokens) < 2**31:
+            raise ValueError(f"min_new_tokens={min_new_tokens} must be between 0 and {2**31 - 1}")
+        self.stops = parts.stop_strings(target, stop)
         if not 0 <= seed < 2**32:
             raise ValueError(f"seed={seed} must be between 0 and {2**32 - 1}")
-        self.setup = Setup(
+        setup = Setup(
             model=target.model,
-            ladder=_ladder(ladder, drafter.most),
+            ladder=parts.ladder(ladder, drafter.most),
             chunk=chunk,
-            drafter=_numbers(drafter),
-            rule=_numbers(rule),
-            length=_numbers(length),
-            kinds=(type(drafter), type(rule), type(length)),
+            drafter=parts.numbers(drafter),
+            rule=parts.numbers(rule),
+            length=parts.numbers(length),
+            kinds=(type(drafter), type(rule), type(length), *map(type, processors)),
             sampling=target_sampling,
-            draft_sampling=_draft_sampling(draft_sampling, target_sampling),
+            draft_sampling=parts.draft_sampling(draft_sampling, target_sampling),
+            processors=parts.processors(target.model.vocab, eos, min_new_tokens, forbidden, processors),
+            stop=parts.stop_table(self.stops, target.tokenizer, target.model.vocab),
+            least=np.int32(min_new_tokens),
+            logprobs=bool(logprobs),
             eos_E=np.asarray(eos or (-1,), np.int32),
             seed=jax.random.key(seed),
         )
+        # all on the device, so that no call moves any of it again
+        self.setup = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jax.device_put(x), setup)
 
-    def start(self, prompts: Sequence[Sequence[int]], max_new_tokens, ids=None, size: int | None = None) -> State:
-        """The state of a batch before prefill. max_new_tokens: a number, or one a prompt. size: slots of the buffers (rounded up)."""
+    def slots(self, prompts: Sequence[Sequence[int]], max_new_tokens) -> int:
+        """S that holds these prompts, what follows them, and the widest rung; checks them."""
         if not len(prompts):
             raise ValueError("prompts is empty: it needs at least one prompt")
-        lengths = [len(p) for p in prompts]
         budgets = _budgets(max_new_tokens, len(prompts))
         for i, (prompt, budget) in enumerate(zip(prompts, budgets, strict=True)):
             self._check_prompt(i, prompt, budget)
-        needed = max(n + b for n, b in zip(lengths, budgets, strict=True)) + self.setup.ladder[-1]
-        size = -(-max(needed, size or 0) // BUCKET) * BUCKET
+        return _bucket(max(len(p) + b for p, b in zip(prompts, budgets, strict=True)) + self.setup.ladder[-1])
+
+    def start(self, prompts: Sequence[Sequence[int]], max_new_tokens, ids=None, size: int | None = None, most: int | None = None) -> State:
+        """The state of a batch before prefill.
+
+        max_new_tokens: a number, or one a prompt. size: slots of the buffers, at least (rounded up). most: the largest budget that a
+        row will have, if a later prompt brings a larger one.
+        """
+        size = max(self.slots(prompts, max_new_tokens), _bucket(size or 0))
+        budgets = _budgets(max_new_tokens, len(prompts))
         token_BS = np.zeros((len(prompts), size), np.int32)
         for row, prompt in zip(token_BS, prompts, strict=True):
             row[: len(prompt)] = prompt
         return new_state(
             self.setup,
             jnp.asarray(token_BS),
-            jnp.asarray(lengths, jnp.int32),
+            jnp.asarray([len(p) for p in prompts], jnp.int32),
             jnp.asarray(budgets),
             jnp.asarray(_ids(ids, len(prompts))),
-            -(-max(int(max(budgets)), 1) // BUCKET) * BUCKET,
+            self.setup.stop and jnp.asarray([stops.start(self.setup.stop, p) for p in prompts], jnp.int32),
+            _bucket(max(*budgets, most or 0, 1)),
             self.target.dtype,
         )
 
@@ -167,47 +145,106 @@ class Decoder:
         return decode.prefill(self.setup, self.target.params, state)
 
     def generate(self, state: State) -> State:
-        return decode.generate(self.setup, self.target.params, state)
+        """Decode until every row has finished."""
+        return self.generate_until(state, 0)
+
+    def generate_until(self, state: State, running: int) -> State:
+        """Decode until at most `running` rows are still running; the same program."""
+        return decode.generate(self.setup, self.target.params, state, jax.device_put(np.int32(running)))
 
     def step(self, state: State) -> State:
         return decode.step(self.setup, self.target.params, state)
 
-    def output(self, state: State) -> Output:
-        """Fetch what was decoded.
+    def output(self, state: State, rows: Sequence[int] | None = None) -> Output:
+        """Fetch what was decoded, of all rows or of some.
 
         Raises:
-          RuntimeError: the rule's law did not sum to one, or the draft had none.
+          RuntimeError: the rule's law did not sum to one, the draft had none, or processors left no token.
         """
         got = jax.device_get(state._replace(cache=None, drafter=None, length=None))
-        finish = [FINISH[f] for f in got.finish_B]
-        if "bad rule" in finish:
-            raise RuntimeError(f"row {finish.index('bad rule')}: rule {_name(self.setup.rule)} gave a law that does not sum to one")
-        if "bad draft" in finish:
-            row, name = finish.index("bad draft"), _name(self.setup.drafter)
-            raise RuntimeError(f"row {row}: drafter {name} drafted a token outside the vocabulary, or from a law that is not finite")
-        for row in (i for i, f in enumerate(finish) if f == "nonfinite"):
-            warnings.warn(f"row {row} ended early: the target's logits were not finite", stacklevel=3)
-        new_B = got.trace.committed_BN.sum(1)
-        token_ids = [row[c + 1 - n : c + 1].tolist() for row, c, n in zip(got.token_BS, got.cursor_B, new_B, strict=True)]
-        tokenizer = self.target.tokenizer
+        rows = range(len(got.cursor_B)) if rows is None else rows
+        finish = [FINISH[got.finish_B[row]] for row in rows]
+        for row, reason in zip(rows, finish, strict=True):
+            self._raise_or_warn(row, reason)
+        start = [int(got.prompt_B[row]) for row in rows]
+        prompts = [got.token_BS[r, :s].tolist() for r, s in zip(rows, start, strict=True)]
+        token_ids = [got.token_BS[r, s : got.cursor_B[r] + 1].tolist() for r, s in zip(rows, start, strict=True)]
+        logprobs = self.setup.logprobs and [
+            got.logprob_BS[r, s : s + len(ids)].tolist() for r, s, ids in zip(rows, start, token_ids, strict=True)
+        ]
+        counts = jax.tree.map(lambda x_B: x_B[list(rows)], got.counts)
         return Output(
             token_ids=token_ids,
-            texts=tokenizer and [tokenizer.decode(ids) for ids in token_ids],
+            texts=self.target.tokenizer and [self._text(*said) for said in zip(prompts, token_ids, finish, strict=True)],
             finish_reasons=finish,
-            counts=_counts(got.counts, new_B),
-            trace=jax.tree.map(lambda x: x[:, : int(got.turn)], got.trace),
+            counts=_counts(counts, np.asarray(list(map(len, token_ids)))),
+            logprobs=logprobs or None,
+            trace=_unroll(got, rows, int(counts.rounds_B.max())),
         )
 
+    def _raise_or_warn(self, row: int, reason: str):
+        if reason == "bad rule":
+            raise RuntimeError(f"row {row}: rule {parts.name_of(self.setup.rule)} gave a law that does not sum to one")
+        if reason == "bad draft":
+            name = parts.name_of(self.setup.drafter)
+            raise RuntimeError(f"row {row}: drafter {name} drafted a token outside the vocabulary, or from a law that is not finite")
+        if reason == "bad processor":
+            raise RuntimeError(f"row {row}: processors and forbidden tokens left no token to say, or gave NaN or infinity")
+        if reason == "nonfinite":
+            warnings.warn(f"row {row} ended early: the target's logits were not finite", stacklevel=4)
 
-def generate(target: LM, prompts, *, max_new_tokens=64, ids=None, chat: bool = False, size=None, **options) -> Output:
-    """Decode a batch of prompts as one compiled program.
+    def _text(self, prompt: list[int], token_ids: list[int], finish: str) -> str:
+        text = self.target.tokenizer.decode(token_ids)
+        if finish != "stop":
+            return text
+        return stops.cut(text, self.target.tokenizer.token_bytes(), self.stops, prompt, token_ids)
+
+
+def _unroll(got: State, rows, rounds: int) -> Trace:
+    """The rows of the trace from their first round on; slots past a row's end are zero."""
+    slots = got.trace.root_BN.shape[1]
+    round_N = np.arange(rounds)
+
+    def take(x_BN, row):
+        picked = x_BN[row, (got.began_B[row] + round_N) % slots]
+        return np.where((round_N < got.counts.rounds_B[row]).reshape(-1, *[1] * (picked.ndim - 1)), picked, 0)
+
+    return jax.tree.map(lambda x_BN: np.stack([take(x_BN, row) for row in rows]), got.trace)
+
+
+def generate(
+    target: LM,
+    prompts,
+    *,
+    max_new_tokens=64,
+    ids=None,
+    samples: int = 1,
+    batch: int | None = None,
+    chat: bool = False,
+    size=None,
+    **options,
+) -> Output:
+    """Decode prompts, all as one batch, or `batch` of them at a time with rows refilled as they finish: the same tokens.
 
     prompts: texts, or lists of token ids. chat: texts are a user's turn, put into the chat template. ids: names or numbers of the
-    prompts, which with `seed` decide every draw (default: their index). options: see `Decoder`.
+    prompts, which with `seed` decide every draw (default: their index). samples: of each prompt, one after the other in the output.
+    options: see `Decoder`.
     """
     decoder = Decoder(target, **options)
-    state = decoder.start(encode(target, prompts, chat), max_new_tokens, ids, size)
-    return decoder.output(decoder.generate(decoder.prefill(state)))
+    tokens = encode(target, prompts, chat)
+    budgets = _budgets(max_new_tokens, len(tokens))
+    if samples < 1:
+        raise ValueError(f"samples={samples} must be at least 1")
+    numbers = [sample_id(int(i), s) for i in _ids(ids, len(tokens)) for s in range(samples)]
+    tokens, budgets = ([x for x in given for _ in range(samples)] for given in (tokens, budgets.tolist()))
+    if batch is None or batch >= len(tokens) > 0:
+        return decoder.output(decoder.generate(decoder.prefill(decoder.start(tokens, budgets, numbers, size))))
+    return refill.decode_together(decoder, tokens, budgets, numbers, batch, size)
+
+
+def sample_id(prompt_id: int, sample: int) -> int:
+    """What a sample of a prompt folds into its keys: the prompt's own id for the first one."""
+    return prompt_id if sample == 0 else zlib.crc32(f"{prompt_id}/{sample}".encode())
 
 
 def stream(target: LM, prompt, *, max_new_tokens=64, id=None, chat: bool = False, size=None, **options) -> Iterator[list[int]]:
@@ -252,6 +289,10 @@ def _encode(target: LM, text: str, chat: bool) -> list[int]:
     return target.tokenizer.chat([{"role": "user", "content": text}])
 
 
+def _bucket(size: int) -> int:
+    return -(-int(size) // BUCKET) * BUCKET
+
+
 def _budgets(max_new_tokens, count: int) -> np.ndarray:
     budgets = np.asarray(max_new_tokens)
     if budgets.size and np.max(budgets) >= 2**31:
@@ -281,93 +322,3 @@ def _counts(counts: Counts, new_B) -> dict[str, np.ndarray]:
     return {
         "tokens": new_B, "passes": rounds, "drafted": drafted, "accepted": accepted, "rejected": rejected, "cut": cut,
     }  # fmt: skip
-
-
-def _numbers(part):
-    """Python numbers become arrays of one dtype, so that another value is not another program."""
-    kind = {int: np.int32, float: np.float32}
-    return jax.tree.map(lambda x: np.asarray(x, kind[type(x)]) if type(x) in kind else x, part)
-
-
-def _name(plug_in) -> str:
-    return getattr(plug_in, "name", type(plug_in).__name__)
-
-
-def _draft_sampling(given, target: Sampling) -> Sampling:
-    """The draft's own sampling; its noise is the target's when coupled."""
-    if given is None:
-        return target
-    given = checked(given, "draft_sampling")
-    return dataclasses.replace(given, coupled=target.coupled)
-
-
-PARTS = {
-    "drafter": ("init", "offer", "propose", "observe", "params", "most", "taps"),
-    "rule": ("__call__", "exact"),
-    "length": ("init", "choose", "keep_going", "observe"),
-}
-
-
-def _check_parts(drafter, rule, length):
-    """What plugs in has what `specjax.types` asks of it, and numbers only as leaves."""
-    for kind, part in (("drafter", drafter), ("rule", rule), ("length", length)):
-        if isinstance(part, type):
-            raise ValueError(f"{kind}={part.__name__} is a class: give an object of it")
-        missing = [name for name in PARTS[kind] if not hasattr(part, name)]
-        if missing:
-            raise ValueError(f"{kind}={_name(part)} has no {', '.join(missing)}: see specjax.types")
-        if not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(_numbers(part))):
-            raise ValueError(f"{kind}={_name(part)} is no pytree of numbers: make its class a specjax.types.struct")
-    if isinstance(length, Fixed) and not (0 <= length.k <= drafter.most or length.k == EVERYTHING):
-        raise ValueError(f"length.k={length.k} must be between 0 and {drafter.most}, the drafter's largest draft (`most`)")
-    if isinstance(drafter, NGram) and not (1 <= drafter.min_n <= drafter.max_n and drafter.most >= 1 and drafter.per_match >= 0):
-        raise ValueError(f"drafter={drafter} needs most >= 1, 1 <= min_n <= max_n and per_match >= 0")
-    if isinstance(rule, Lenient) and not 0 < rule.lenience <= 1:
-        raise ValueError(f"rule.lenience={rule.lenience} must be above 0 and at most 1")
-
-
-def _check_rule(rule, target: Sampling):
-    matching = getattr(rule, "one_hot_only", False)
-    if target.coupled and not matching:
-        raise ValueError(f"rule={_name(rule)} with coupled sampling: coupled sampling is greedy matching, leave the rule out")
-    if matching and not target.one_hot:
-        raise ValueError(f"rule={_name(rule)} at temperature {target.temperature}: it needs temperature 0 or coupled sampling")
-
-
-def as_drafter(target: LM, drafter, most: int = 7):
-    """A drafter for this target: an `LM` becomes one that drafts up to `most` tokens, None one that drafts nothing.
-
-    Raises:
-      ValueError: target and draft have other vocabularies.
-    """
-    if drafter is None:
-        return NoDraft()
-    if isinstance(drafter, LM):
-        _check_vocabularies(target, drafter)
-        drafter = ModelDrafter(model=drafter.model, params=drafter.params, most=most)
-    if isinstance(drafter, ModelDrafter) and drafter.model.vocab != target.model.vocab:
-        raise ValueError(f"draft vocabulary of {drafter.model.vocab} tokens, target's has {target.model.vocab}: they must agree")
-    return drafter
-
-
-def _check_vocabularies(target: LM, draft: LM):
-    if target.tokenizer is None or draft.tokenizer is None or target.tokenizer is draft.tokenizer:
-        return
-    differences = [
-        (i, target.tokenizer.token(i), draft.tokenizer.token(i))
-        for i in range(min(target.tokenizer.vocab_size, draft.tokenizer.vocab_size))
-        if target.tokenizer.token(i) != draft.tokenizer.token(i)
-    ]
-    if differences:
-        shown = ", ".join(f"id {i} is {a!r} and {b!r}" for i, a, b in differences[:3])
-        raise ValueError(f"target {target.source} and draft {draft.source} have other vocabularies: {shown}")
-
-
-def _ladder(ladder, most: int) -> tuple[int, ...]:
-    """Rungs that hold a draft of `most` tokens and its root."""
-    if ladder is None:
-        return (*(w for w in RUNGS if w < most + 1), most + 1)
-    ladder = tuple(operator.index(w) for w in ladder)
-    if not ladder or list(ladder) != sorted(set(ladder)) or ladder[0] < 1 or ladder[-1] != most + 1:
-        raise ValueError(f"ladder={ladder} must ascend from at least 1 to the drafter's largest draft and its root, {most + 1}")
-    return ladder

@@ -14,11 +14,25 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from specjax import ingest, sampling
+from specjax import ingest, processors, sampling
 from specjax.sampling import DRAFT, EMIT, NOISE, STOP
-from specjax.state import BAD_DRAFT, BAD_RULE, EOS, LENGTH, NONFINITE, RUNNING, Counts, Setup, State, Trace
-from specjax.types import Array, Draft, Verdict, View
+from specjax.state import (
+    BAD_DRAFT,
+    BAD_PROCESSOR,
+    BAD_RULE,
+    EOS,
+    LENGTH,
+    NONFINITE,
+    RUNNING,
+    STOP_STRING,
+    Counts,
+    Setup,
+    State,
+    Trace,
+)  # fmt: skip
+from specjax.types import Array, Draft, Path, Verdict, View
 
 
 def prefill(setup: Setup, params, state: State) -> State:
@@ -35,9 +49,23 @@ def feed_prompts(model, chunk, drafter, params, cache, token_BS, cursor_B):
 
 
 @functools.partial(jax.jit, donate_argnames="state")
-def generate(setup: Setup, params, state: State) -> State:
-    """Rounds until every row has finished, as one program."""
-    return jax.lax.while_loop(lambda s: jnp.any(s.finish_B == RUNNING), functools.partial(decode_round, setup, params), state)
+def generate(setup: Setup, params, state: State, until) -> State:
+    """Rounds until at most `until` rows are running, as one program."""
+    more = lambda s: jnp.sum(s.finish_B == RUNNING, dtype=jnp.int32) > until
+    return jax.lax.while_loop(more, functools.partial(decode_round, setup, params), state)
+
+
+@functools.partial(jax.jit, donate_argnames="state")
+def put_row(state: State, one: State, row) -> State:
+    """The state with row `row` replaced by that of a state of one row, after its prefill."""
+
+    def put(old, new):  # reshape, because a cache leaves out axes of size 1
+        at = (row, *(jnp.zeros((), row.dtype),) * (old.ndim - 1))
+        return jax.lax.dynamic_update_slice(old, new.reshape(1, *old.shape[1:]), at)
+
+    kept = {"trace": state.trace, "turn": state.turn}
+    rest = jax.tree.map(put, state._replace(trace=None, turn=None), one._replace(trace=None, turn=None, began_B=state.turn[None]))
+    return rest._replace(**kept)
 
 
 @functools.partial(jax.jit, donate_argnames="state")
@@ -88,8 +116,12 @@ class Draw:
     def __init__(self, setup: Setup, state: State):
         self.setup, self.state = setup, state
 
-    def law(self, logits):
-        return sampling.law(logits[..., : self.setup.model.vocab], self.setup.draft_sampling)
+    def law(self, logits_BV, token_BM, depth):
+        setup, state = self.setup, self.state
+        logits_B1V = logits_BV[:, None, : setup.model.vocab]
+        path = _path(state, token_BM, jnp.broadcast_to(depth, (token_BM.shape[0], 1)))
+        law_B1V, usable_B1 = processors.law(setup.processors, setup.draft_sampling, logits_B1V, path)
+        return jnp.where(usable_B1, law_B1V[:, 0], jnp.nan)  # the loop names a draft without a law
 
     def __call__(self, law_BV, node, depth=None):
         setup, state = self.setup, self.state
@@ -109,19 +141,36 @@ def _finish_round(setup: Setup, params, draft: Draft, width: int, state: State) 
     draft = jax.tree.map(lambda x: x[:, :width], draft)
     if not draft.tree.chain:
         raise NotImplementedError("only chains can be verified yet: the draft's tree must have chain=True")
-    p_BMV, finite_BM, features, cache = _verify(setup, params, draft, state)
-    judged = _judge(setup, state, draft, p_BMV, finite_BM)
+    verified, features, cache = _verify(setup, params, draft, state)
+    known = _known(draft, verified.usable_BM)
+    judged = _judge(setup, state, known, verified.p_BMV)
     before = state
-    state = _commit(setup, state._replace(cache=cache), draft, judged, finite_BM)
+    state = _commit(setup, state._replace(cache=cache), draft, judged, verified)
     view = View(params, cache, state.token_BS, state.cursor_B)
     drafter = setup.drafter.observe(setup.drafter.params, state.drafter, view, features)
-    row = _row(draft, judged, p_BMV, before.cursor_B, state.cursor_B)
+    row = _row(draft, known, judged, verified.p_BMV, before.cursor_B, state.cursor_B)
     length = setup.length.observe(state.length, _verdict(row, setup.ladder[-1]))
     return _record(state._replace(drafter=drafter, length=length), row, before.finish_B == RUNNING)
 
 
+class Verified(NamedTuple):
+    """What one pass of the target says. Where a law is not usable it is any that is finite."""
+
+    logits_BMV: Array
+    finite_BM: Array  # are the logits
+    usable_BM: Array  # is what processors left of them
+    p_BMV: Array
+
+
+def _path(state: State, token_BM, depth_BM) -> Path:
+    """The path to the node at each depth of a chain; leaves [B, S], [B, M] and [B]."""
+    behind_B = jnp.full_like(state.cursor_B, token_BM.shape[1] - 1)
+    token_BS = _append(state.token_BS, state.cursor_B + 1, token_BM[:, 1:], behind_B) if token_BM.shape[1] > 1 else state.token_BS
+    return Path(token_BS, state.cursor_B[:, None] + 1 + depth_BM, state.prompt_B)
+
+
 def _verify(setup: Setup, params, draft: Draft, state: State):
-    """One pass of the target: (p_BMV, finite_BM, taps or None, cache). Where logits are not finite p is anything that is."""
+    """One pass of the target: (Verified, taps or None, cache)."""
     hidden, taps, cache = setup.model.forward(
         params,
         draft.token_BM,
@@ -130,9 +179,11 @@ def _verify(setup: Setup, params, draft: Draft, state: State):
         position_BT=state.cursor_B[:, None] + draft.tree.depth_M,
         taps=setup.drafter.taps,
     )
-    logits = setup.model.head(params, hidden)[..., : setup.model.vocab]
-    finite_BM = jnp.all(jnp.isfinite(logits), axis=-1)
-    return sampling.law(jnp.where(finite_BM[..., None], logits, 0), setup.sampling), finite_BM, taps or None, cache
+    logits_BMV = setup.model.head(params, hidden)[..., : setup.model.vocab]
+    path = _path(state, draft.token_BM, draft.tree.depth_M)
+    p_BMV, usable_BM = processors.law(setup.processors, setup.sampling, logits_BMV, path)
+    finite_BM = jnp.all(jnp.isfinite(logits_BMV), axis=-1) if setup.processors or setup.sampling.penalties else usable_BM
+    return Verified(logits_BMV, finite_BM, usable_BM, p_BMV), taps or None, cache
 
 
 class Judged(NamedTuple):
@@ -145,12 +196,15 @@ class Judged(NamedTuple):
     good_draft_B: Array
 
 
-def _judge(setup: Setup, state: State, draft: Draft, p_BMV, finite_BM) -> Judged:
+def _known(draft: Draft, usable_BM) -> Draft:
+    """The draft up to the first node without a law of the target: nothing after it can be judged."""
+    known_BM = jnp.cumprod(jnp.pad(usable_BM[:, :-1], ((0, 0), (1, 0)), constant_values=True), axis=1).astype(bool)
+    return draft._replace(tree=dataclasses.replace(draft.tree, valid_M=draft.tree.valid_M & known_BM))
+
+
+def _judge(setup: Setup, state: State, draft: Draft, p_BMV) -> Judged:
     """Ask the rule, and draw where the round ends and what is emitted there."""
-    # nothing can be judged by a law that does not exist: the chain ends at its first node without finite logits
-    known_BM = jnp.cumprod(jnp.pad(finite_BM[:, :-1], ((0, 0), (1, 0)), constant_values=True), axis=1).astype(bool)
-    tree = dataclasses.replace(draft.tree, valid_M=draft.tree.valid_M & known_BM)
-    q_BMV = draft.q_BMV
+    tree, q_BMV = draft.tree, draft.q_BMV
     if setup.sampling.coupled:  # the target's own choice at every place; the rule sees it as a one-hot law
         p_BMV = sampling.one_hot(sampling.draw(_key(setup, state, NOISE, tree.depth_M), p_BMV), p_BMV)
     if q_BMV is None or setup.sampling.coupled:
@@ -186,41 +240,72 @@ def _key(setup: Setup, state: State, purpose: int, depth):
     return sampling.key(setup.seed, purpose, state.id_B[row], state.cursor_B[row] + depth + 1)
 
 
-def _commit(setup: Setup, state: State, draft: Draft, judged: Judged, finite_BM) -> State:
-    """Append the accepted drafts and the emitted token, cut at the first EOS and at the budget, and set the cursor."""
+def _commit(setup: Setup, state: State, draft: Draft, judged: Judged, verified: Verified) -> State:
+    """Append the accepted drafts and the emitted token, cut at the first EOS or stop and at the budget, and set the cursor."""
     running_B, stop_B = state.finish_B == RUNNING, judged.stop_B
-    place = jnp.arange(draft.token_BM.shape[1])
-    block_BM = jnp.where(place < stop_B[:, None], jnp.roll(draft.token_BM, -1, axis=1), judged.emitted_B[:, None])
-    known_B = jnp.take_along_axis(finite_BM, stop_B[:, None], axis=1)[:, 0]  # is there a law to emit from
-    eos_BM = jnp.any(block_BM[..., None] == setup.eos_E, axis=-1) & (place < (stop_B + known_B)[:, None])
-    ended_B = jnp.any(eos_BM, axis=-1)
-    count_B = jnp.where(ended_B, jnp.argmax(eos_BM, axis=-1) + 1, stop_B + known_B)
+    place_1M = jnp.arange(draft.token_BM.shape[1], dtype=jnp.int32)[None]
+    block_BM = jnp.where(place_1M < stop_B[:, None], jnp.roll(draft.token_BM, -1, axis=1), judged.emitted_B[:, None])
+    known_B = _at(verified.usable_BM, stop_B)  # is there a law to emit from
+    real_B = stop_B + known_B.astype(jnp.int32)
+    real_BM = place_1M < real_B[:, None]
+    eos_BM = jnp.any(block_BM[..., None] == setup.eos_E[None, None], axis=-1) & real_BM
+    automaton_BM, string_BM = _walk(setup, state, block_BM)
+    end_BM = eos_BM | (string_BM & real_BM)
+    ended_B, end_B = jnp.any(end_BM, axis=-1), jnp.argmax(end_BM, axis=-1).astype(jnp.int32)
+    count_B = jnp.where(ended_B, end_B + 1, real_B)
     count_B = jnp.where(running_B, count_B, 0).astype(jnp.int32)
-    cursor_B = state.cursor_B + count_B
+    start_B, cursor_B = state.cursor_B + 1, state.cursor_B + count_B
 
     finish_B = jnp.where(cursor_B + 1 >= state.limit_B, LENGTH, RUNNING)
-    finish_B = jnp.where(known_B, finish_B, NONFINITE)
-    finish_B = jnp.where(ended_B, EOS, finish_B)
+    finish_B = jnp.where(known_B, finish_B, jnp.where(_at(verified.finite_BM, stop_B), BAD_PROCESSOR, NONFINITE))
+    finish_B = jnp.where(ended_B, jnp.where(_at(eos_BM, end_B), EOS, STOP_STRING), finish_B)
     finish_B = jnp.where(judged.good_rule_B, finish_B, BAD_RULE)
     finish_B = jnp.where(judged.good_draft_B, finish_B, BAD_DRAFT)
-    return state._replace(
-        token_BS=_append(state.token_BS, state.cursor_B + 1, block_BM, count_B),
+    state = state._replace(
+        token_BS=_append(state.token_BS, start_B, block_BM, count_B),
         cursor_B=cursor_B,
         finish_B=jnp.where(running_B, finish_B, state.finish_B).astype(jnp.int32),
         counts=_count(state.counts, running_B, draft, stop_B, count_B),
     )
+    if setup.stop is not None:
+        last_B = _at(automaton_BM, jnp.maximum(count_B - 1, 0))
+        state = state._replace(stop_B=jnp.where(count_B > 0, last_B, state.stop_B))
+    if setup.logprobs:
+        state = state._replace(logprob_BS=_append(state.logprob_BS, start_B, _logprob(verified.logits_BMV, block_BM), count_B))
+    return state
+
+
+def _at(x_BM, place_B):
+    return jnp.take_along_axis(x_BM, place_B[:, None], axis=1)[:, 0]
+
+
+def _walk(setup: Setup, state: State, block_BM):
+    """(state of the automaton, whether a stop string ended) after each token of the block; none ends before its time."""
+    if setup.stop is None:
+        return None, jnp.zeros(block_BM.shape, bool)
+    automaton_BM, string_BM = setup.stop.walk(state.stop_B, block_BM)
+    place_1M = jnp.arange(block_BM.shape[1], dtype=jnp.int32)[None]
+    new_BM = (state.cursor_B - state.prompt_B)[:, None] + 2 + place_1M  # new tokens, this one too
+    return automaton_BM, string_BM & (new_BM >= setup.least)
+
+
+def _logprob(logits_BMV, block_BM):
+    """log softmax of the logits of each node at the token that followed it."""
+    logits_BMV = logits_BMV.astype(np.promote_types(logits_BMV.dtype, jnp.float32))
+    chosen_BM = jnp.take_along_axis(logits_BMV, block_BM[..., None], axis=-1)[..., 0]
+    return chosen_BM - jax.nn.logsumexp(logits_BMV, axis=-1)
 
 
 def _append(token_BS, start_B, block_BM, count_B):
     """Write the first count_B tokens of each row's block at start_B; nothing else changes."""
-    at_BS = jnp.arange(token_BS.shape[1]) - start_B[:, None]
+    at_BS = jnp.arange(token_BS.shape[1], dtype=jnp.int32)[None] - start_B[:, None]
     new_BS = jnp.take_along_axis(block_BM, jnp.clip(at_BS, 0, block_BM.shape[1] - 1), axis=1)
     return jnp.where((at_BS >= 0) & (at_BS < count_B[:, None]), new_BS, token_BS)
 
 
 def _count(counts: Counts, running_B, draft: Draft, stop_B, count_B) -> Counts:
     kept_B = jnp.minimum(stop_B, count_B)
-    new = Counts(rounds_B=running_B, drafted_B=_drafted(draft), accepted_B=kept_B, cut_B=stop_B - kept_B)
+    new = Counts(rounds_B=running_B.astype(jnp.int32), drafted_B=_drafted(draft), accepted_B=kept_B, cut_B=stop_B - kept_B)
     return jax.tree.map(lambda old, more: old + jnp.where(running_B, more, 0), counts, new)
 
 
@@ -228,16 +313,16 @@ def _drafted(draft: Draft):
     return jnp.sum(draft.tree.valid_M, axis=-1, dtype=jnp.int32) - 1
 
 
-def _row(draft: Draft, judged: Judged, p_BMV, root_B, cursor_B) -> Trace:
-    """The round as the trace keeps it."""
-    p_BM, q_BM, overlap_BM = _compare(draft, p_BMV)
+def _row(draft: Draft, known: Draft, judged: Judged, p_BMV, root_B, cursor_B) -> Trace:
+    """The round as the trace keeps it. known: what of the draft was judged."""
+    p_BM, q_BM, overlap_BM = _compare(known, p_BMV)
     return Trace(
         root_BN=root_B,
         drafted_BN=_drafted(draft),
         stop_BN=judged.stop_B,
         committed_BN=cursor_B - root_B,
-        expected_BN=jnp.sum(judged.law_BM * draft.tree.depth_M, axis=-1),
-        token_BNM=draft.token_BM,
+        expected_BN=jnp.sum(judged.law_BM * draft.tree.depth_M.astype(judged.law_BM.dtype), axis=-1),
+        token_BNM=jnp.where(draft.tree.valid_M, draft.token_BM, 0),  # what pads a row must not depend on its batch
         emitted_BN=judged.emitted_B,
         p_BNM=p_BM,
         q_BNM=q_BM,
@@ -273,6 +358,6 @@ def _record(state: State, row: Trace, running_B) -> State:
         new_B = jnp.where(running_B.reshape(-1, *[1] * (new_B.ndim - 1)), new_B, 0).astype(all_BN.dtype)
         if new_B.ndim == 2:
             new_B = jnp.pad(new_B, ((0, 0), (0, all_BN.shape[2] - new_B.shape[1])))
-        return jax.lax.dynamic_update_slice_in_dim(all_BN, new_B[:, None], state.turn, axis=1)
+        return jax.lax.dynamic_update_slice_in_dim(all_BN, new_B[:, None], state.turn % all_BN.shape[1], axis=1)
 
     return state._replace(trace=jax.tree.map(put, state.trace, row), turn=state.turn + 1)

@@ -2,7 +2,8 @@
 
 Nothing here is fast and nothing here is shared with the code it judges. A context is a tuple of token ids, a law an
 array over the vocabulary; row m of p_MV is the target's law after m drafts, row i of q_KV the law that drafted token i
-was drawn from. Leviathan et al. (2211.17192) and Chen et al. (2302.01318) for the rules.
+was drawn from. Leviathan et al. (2211.17192) and Chen et al. (2302.01318) for the rules, Keskar et al. (1909.05858) for
+the repetition penalty.
 """
 
 from __future__ import annotations
@@ -17,6 +18,24 @@ Context = tuple[int, ...]
 Rule = Callable[[Context, list[np.ndarray], list[np.ndarray]], tuple[np.ndarray, list[np.ndarray]]]
 
 # ---------------------------------------------------------------- laws
+
+
+def processed(
+    logits_V, context, prompt: int, *, repetition=1.0, presence=0.0, frequency=0.0, forbidden=(), eos=(), least=0
+) -> np.ndarray:  # fmt: skip
+    """Logits after `context`, whose first `prompt` tokens were given and whose others, drafted ones too, were written.
+
+    Forbidden tokens, and each EOS while fewer than `least` tokens were written, are left no probability at all.
+    """
+    logits_V = np.array(logits_V, np.float64)
+    written = context[prompt:]
+    for x in set(context):
+        logits_V[x] = logits_V[x] / repetition if logits_V[x] > 0 else logits_V[x] * repetition
+    for x in set(written):
+        logits_V[x] -= presence + frequency * written.count(x)
+    for x in (*forbidden, *(eos if len(written) < least else ())):
+        logits_V[x] = -np.inf
+    return logits_V
 
 
 def law(logits_V, temperature=1.0, top_k=None, top_p=None, min_p=None) -> np.ndarray:
@@ -142,7 +161,7 @@ class Decoded(NamedTuple):
     """One row's output and counts. drafted = accepted + rejected + cut; cut: accepted by the rule, but past the end."""
 
     tokens: Context
-    finish: str  # 'eos' or 'length'
+    finish: str  # 'eos', 'stop' or 'length'
     drafted: int = 0
     accepted: int = 0
     rejected: int = 0
@@ -156,19 +175,45 @@ def pick(p, gumbel_V) -> int:
         return int(np.argmax(np.log(p) + gumbel_V))
 
 
-def plain(target, prompt, max_new, eos: Collection[int], choose) -> Decoded:
+def no_stop(prompt, out) -> bool:
+    return False
+
+
+def stop_on(texts, stops, least=0) -> Callable[[Context, Context], bool]:
+    """Whether the newest token of an output completes one of `stops`, and at least `least` tokens are out.
+
+    texts: the bytes of every token. A stop may begin in the prompt; it completes where it ends.
+    """
+
+    def stop(prompt, out):
+        before = b"".join(texts[x] for x in (*prompt, *out[:-1]))
+        whole = before + texts[out[-1]]
+        ends = range(len(before) + 1, len(whole) + 1)
+        return len(out) >= least and any(whole[:end].endswith(s) for end in ends for s in stops)
+
+    return stop
+
+
+def _finish(prompt, out, eos, stop) -> str | None:
+    """How the newest token ends the output, if it does."""
+    return "eos" if out[-1] in eos else "stop" if stop(prompt, out) else None
+
+
+def plain(target, prompt, max_new, eos: Collection[int], choose, stop=no_stop) -> Decoded:
     """One token at a time: choose(target(context), position of the new token)."""
-    out = ()
+    prompt, out = tuple(prompt), ()
     while len(out) < max_new:
-        context = tuple(prompt) + out
+        context = prompt + out
         out += (choose(target(context), len(context)),)
-        if out[-1] in eos:
-            return Decoded(out, "eos", rounds=len(out))
+        if finish := _finish(prompt, out, eos, stop):
+            return Decoded(out, finish, rounds=len(out))
     return Decoded(out, "length", rounds=len(out))
 
 
-def speculative_decode(target, draft, prompt, max_new, eos: Collection[int], k, rule: Rule, coins, coupled=False) -> Decoded:
-    """Rounds of at most k drafts.
+def speculative_decode(
+    target, draft, prompt, max_new, eos: Collection[int], k, rule: Rule, coins, coupled=False, stop=no_stop
+) -> Decoded:  # fmt: skip
+    """Rounds of at most k drafts; k may be a function of the rounds so far, each (drafted, accepted by the rule).
 
     target(context) -> law. draft(committed, drafted) -> law of the next draft, or None: nothing to offer.
     coins(purpose, *place): Gumbel noise over the vocabulary for ('draft', root, node), ('emit', position) and
@@ -178,25 +223,34 @@ def speculative_decode(target, draft, prompt, max_new, eos: Collection[int], k, 
     """
     if coupled and rule is not greedy:
         raise ValueError("coupled sampling keeps drafts while they equal the target's choice: its rule must be greedy")
-    out, counts = (), np.zeros(5, int)
+    prompt, out, rounds, counts = tuple(prompt), (), [], np.zeros(5, int)
     while len(out) < max_new:
-        committed = tuple(prompt) + out
+        committed = prompt + out
         root = len(committed) - 1
-        token_K, q_KV = _draft(draft, committed, min(k, max_new - len(out) - 1), root, coins, coupled)
+        most = k(rounds) if callable(k) else k
+        token_K, q_KV = _draft(draft, committed, min(most, max_new - len(out) - 1), root, coins, coupled)
         p_MV = [target(committed + token_K[:m]) for m in range(len(token_K) + 1)]
         if coupled:
             p_MV = [one_hot(pick(p, coins("noise", root + m + 1)), len(p)) for m, p in enumerate(p_MV)]
         stop_M, emit_MV = rule(token_K, p_MV, q_KV)
         m = _stop(stop_M, coins("stop", root))
         block = token_K[:m] + (pick(emit_MV[m], coins("emit", root + m + 1)),)
-        ends = [i for i, x in enumerate(block) if x in eos]
-        kept = block[: ends[0] + 1] if ends else block
+        kept, finish = _cut(prompt, out, block, eos, stop)
         accepted = min(m, len(kept))
         out += kept
+        rounds.append((len(token_K), m))
         counts += [len(token_K), accepted, len(token_K) - m, m - accepted, 1]
-        if ends:
-            return Decoded(out, "eos", *counts.tolist())
+        if finish:
+            return Decoded(out, finish, *counts.tolist())
     return Decoded(out, "length", *counts.tolist())
+
+
+def _cut(prompt, out, block, eos, stop):
+    """The block up to the token that ends the output, and how it ends."""
+    for i in range(1, len(block) + 1):
+        if finish := _finish(prompt, out + block[:i], eos, stop):
+            return block[:i], finish
+    return block, None
 
 
 def _draft(draft, committed, ask, root, coins, coupled):

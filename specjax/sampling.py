@@ -21,6 +21,7 @@ from specjax.types import Array, static, struct
 
 GREEDY_BELOW = 1e-5  # temperatures under it are a one-hot law
 DRAFT, STOP, EMIT, NOISE = range(4)  # purposes of a draw
+PENALTIES = "repetition", "presence", "frequency"
 _TOP = 64  # this many largest values are tried before bisecting the whole vocabulary
 
 
@@ -29,13 +30,22 @@ class Sampling:
     """How a law is made from logits. Numbers are leaves: another value compiles nothing. None leaves the step out of the program.
 
     temperature None is greedy: a one-hot law, without softmax or noise. coupled: shared Gumbel noise per position (2408.07978).
+    repetition, presence, frequency: penalties that come before all else, see `specjax.processors.Penalties`.
     """
 
     temperature: float | Array | None = None
     top_k: int | Array | None = None
     top_p: float | Array | None = None
     min_p: float | Array | None = None
+    repetition: float | Array | None = None
+    presence: float | Array | None = None
+    frequency: float | Array | None = None
     coupled: bool = static(default=False)
+
+    @property
+    def penalties(self) -> dict:
+        """Those that are given, by name."""
+        return {name: getattr(self, name) for name in PENALTIES if getattr(self, name) is not None}
 
     @property
     def one_hot(self) -> bool:
@@ -56,11 +66,16 @@ def checked(sampling: Sampling, name: str = "sampling") -> Sampling:
         raise ValueError(f"{name}.top_k={k} must be a whole number")
     _within(f"{name}.top_p", top_p, 0, 1)
     _within(f"{name}.min_p", min_p, 0, 1)
-    if t is None or t < GREEDY_BELOW:
-        return Sampling()  # no filter or noise changes the most likely token
+    _within(f"{name}.repetition", sampling.repetition, 1e-3, 1e3)
+    _within(f"{name}.presence", sampling.presence, -1e3, 1e3)
+    _within(f"{name}.frequency", sampling.frequency, -1e3, 1e3)
     number = lambda x, dtype: None if x is None else np.asarray(x, dtype)
+    penalties = {name: number(x, np.float32) for name, x in sampling.penalties.items()}
+    if t is None or t < GREEDY_BELOW:
+        return Sampling(**penalties)  # no filter or noise changes the most likely token
     return dataclasses.replace(
         sampling,
+        **penalties,
         temperature=number(t, np.float32),
         top_k=number(k, np.int32),
         top_p=number(top_p, np.float32),
@@ -77,8 +92,11 @@ def _within(name, value, low, high):
 
 
 def law(logits, sampling: Sampling):
-    """The law of the next token, [..., V], float32 or wider, from finite logits [..., V]; -inf forbids a token."""
-    x = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    """The law of the next token, [..., V], float32 or wider, from finite logits [..., V]; -inf forbids a token.
+
+    Penalties have been applied before: `specjax.processors.law` does both.
+    """
+    x = logits.astype(np.promote_types(logits.dtype, jnp.float32))
     if sampling.temperature is None:
         return one_hot(first_argmax(x), x)
     cold = jnp.asarray(sampling.temperature) < GREEDY_BELOW
@@ -139,13 +157,18 @@ def _from_sortable(bits, dtype):
 
 def first_argmax(x_V):
     """Index of the first largest entry over the last axis; a maximum and a comparison, four times quicker than argmax here."""
-    place = jnp.where(x_V == jnp.max(x_V, axis=-1, keepdims=True), jnp.arange(x_V.shape[-1]), x_V.shape[-1] - 1)
-    return jnp.min(place, axis=-1).astype(jnp.int32)
+    place = jnp.where(x_V == jnp.max(x_V, axis=-1, keepdims=True), _place(x_V), x_V.shape[-1] - 1)
+    return jnp.min(place, axis=-1)
 
 
 def one_hot(token, like_V):
     """The law that is certain of `token` [...], in the shape and dtype of `like_V` [..., V]."""
-    return (jnp.arange(like_V.shape[-1]) == token[..., None]).astype(like_V.dtype)
+    return (_place(like_V) == token[..., None]).astype(like_V.dtype)
+
+
+def _place(x_V):
+    """Index over the last axis, in the shape of x."""
+    return jax.lax.broadcasted_iota(jnp.int32, x_V.shape, x_V.ndim - 1)
 
 
 def residual(p_V, q_V):
@@ -181,7 +204,7 @@ def noise(keys, vocab: int):
 
 def draw(keys, law):
     """A token of each law [..., V]: argmax law / E, which is argmax (log law + Gumbel) for two logarithms a token less."""
-    return first_argmax(law / noise(keys, law.shape[-1]))
+    return first_argmax(law / noise(keys, law.shape[-1]).astype(law.dtype))
 
 
 def draw_node(key_B, stop_BM):

@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specjax.sampling import Sampling
+from specjax.stops import StopTable
 from specjax.types import Array, PyTree, static, struct
 
-RUNNING, EOS, LENGTH, NONFINITE, BAD_RULE, BAD_DRAFT = range(6)
-FINISH = ("running", "eos", "length", "nonfinite", "bad rule", "bad draft")  # the last two are faults of a part: the host raises
+RUNNING, EOS, STOP_STRING, LENGTH, NONFINITE, BAD_PROCESSOR, BAD_RULE, BAD_DRAFT = range(8)
+FINISH = ("running", "eos", "stop", "length", "nonfinite", "bad processor", "bad rule", "bad draft")  # bad parts: the host raises
 
 
 @struct
@@ -28,7 +30,11 @@ class Setup:
     sampling: Sampling
     draft_sampling: Sampling
     kinds: tuple[type, ...] = static(default=())  # classes of the parts, for those that are not `types.struct`s (see there)
+    processors: tuple = ()  # of target and draft, see types.Processor
+    stop: StopTable | None = None
+    least: int | Array = 0  # new tokens before a stop string counts
     eos_E: Array  # int32; -1 matches no token
+    logprobs: bool = static(default=False)  # whether the state keeps the log-probability of every new token
     seed: Array  # a key
 
 
@@ -62,22 +68,26 @@ class State(NamedTuple):
 
     token_BS: Array
     cursor_B: Array
+    prompt_B: Array  # tokens of the prompt
     limit_B: Array  # tokens at which the row is full: prompt + budget
     finish_B: Array
     id_B: Array  # uint32, the prompt's id
     cache: PyTree
     drafter: PyTree
     length: PyTree
+    stop_B: Array | None  # where the automaton of the stop strings is
+    logprob_BS: Array | None  # of each new token, in the model's own law: no temperature, filters or processors
     counts: Counts
-    trace: Trace
+    trace: Trace  # a ring: round r of a row is in slot (began_B + r) mod N
+    began_B: Array  # turn of the row's first round
     turn: Array  # rounds so far
 
 
-def new_state(setup: Setup, token_BS, prompt_B, budget_B, id_B, rounds: int, dtype) -> State:
-    """An empty state for prompts of prompt_B tokens in token_BS; `rounds` bounds the trace. Prefill comes next."""
+def new_state(setup: Setup, token_BS, prompt_B, budget_B, id_B, stop_B, rounds: int, dtype) -> State:
+    """An empty state for prompts of prompt_B tokens in token_BS; `rounds` bounds a row's trace. Prefill comes next."""
     B, S = token_BS.shape
     M = setup.ladder[-1]
-    real = jnp.promote_types(dtype, jnp.float32)
+    real = np.promote_types(dtype, jnp.float32)
     zero = functools.partial(jnp.zeros, (B,), jnp.int32)
     int_BN, real_BNM = jnp.zeros((B, rounds), jnp.int32), jnp.zeros((B, rounds, M), real)
     trace = Trace(
@@ -90,13 +100,17 @@ def new_state(setup: Setup, token_BS, prompt_B, budget_B, id_B, rounds: int, dty
     return State(
         token_BS=token_BS,
         cursor_B=prompt_B - 1,
+        prompt_B=prompt_B,
         limit_B=prompt_B + budget_B,
         finish_B=jnp.where(budget_B > 0, RUNNING, LENGTH).astype(jnp.int32),
         id_B=id_B,
         cache=setup.model.init_cache(B, S, dtype),
         drafter=None,
         length=setup.length.init(B),
+        stop_B=stop_B,
+        logprob_BS=jnp.zeros((B, S), real) if setup.logprobs else None,
         counts=Counts(zero(), zero(), zero(), zero()),
         trace=jax.tree.map(jnp.copy, trace),  # a donated state may hold no array twice
+        began_B=zero(),
         turn=jnp.int32(0),
     )

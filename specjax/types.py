@@ -99,6 +99,14 @@ class View(NamedTuple):
     cursor_B: Array  # int32: tokens in the cache; token_BS[b, cursor_B[b]] is the newest token, the root of the round
 
 
+class Path(NamedTuple):
+    """What stands before one place of one row: all that a processor may depend on."""
+
+    token_S: Array  # int32: prompt, output and the drafted tokens on the way; garbage past the length
+    length: Array  # int32, tokens of it
+    prompt: Array  # int32, of which are the prompt
+
+
 class Verdict(NamedTuple):
     """How a round ended, per row: what a length policy may learn from."""
 
@@ -109,7 +117,7 @@ class Verdict(NamedTuple):
     overlap_BM: Array  # float, 1 - TV(p, q) at each node, 0 where no child was drafted
 
 
-# ---------------------------------------------------------------- the four things that plug in
+# ---------------------------------------------------------------- the things that plug in
 
 
 class Model(Protocol):
@@ -139,8 +147,9 @@ class Draw(Protocol):
     def keep_going(self, q_BV: Array, depth: int | Array) -> Array:
         """Whether each row's length policy wants the token at `depth`, given its law; asked *before* that token is drawn."""
 
-    def law(self, logits_BV: Array) -> Array:
-        """The draft's law: logits after the draft's temperature and filters."""
+    def law(self, logits_BV: Array, token_BM: Array, depth: int | Array) -> Array:
+        """The draft's law: logits after processors and the draft's temperature and filters. token_BM: the tokens on the way from the
+        root, its column 0; `depth` of them were drafted."""
 
 
 class Drafter(Protocol):
@@ -190,3 +199,8 @@ class Length(Protocol):
         """bool_B, before the token at `depth` (1 is the first draft) is drawn from q."""
 
     def observe(self, state, verdict: Verdict) -> PyTree: ...
+
+
+class Processor(Protocol):
+    def __call__(self, logits_V: Array, path: Path) -> Array:
+        """Logits of one row at one place, changed; -inf forbids a token. At least one token is left."""

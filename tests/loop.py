@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 import specjax
+from specjax import sampling
 from specjax.models import toy
 from specjax.state import RUNNING
 from specjax.types import struct
@@ -83,3 +84,45 @@ def keep(state):
 
 def replace(thing, **changes):
     return dataclasses.replace(thing, **changes)
+
+
+class Coins:
+    """The loop's own randomness for one prompt, as `reference.speculative_decode` asks for it."""
+
+    def __init__(self, seed: int, prompt_id: int, vocab: int = VOCAB):
+        self.drawn = jax.device_get(_coins(jax.random.key(seed), np.uint32(prompt_id), vocab))
+
+    def __call__(self, purpose, *place):
+        coin = self.drawn[purpose][place]
+        return coin if purpose == "stop" else -np.log(coin.astype(np.float64))
+
+
+@functools.partial(jax.jit, static_argnames="vocab")
+def _coins(seed, prompt_id, vocab):
+    """By purpose and place: for the first positions of a text, and the first nodes of a draft."""
+    position, node = np.arange(64), np.arange(9)
+    key = functools.partial(sampling.key, seed)
+    return {
+        "draft": sampling.noise(key(sampling.DRAFT, prompt_id, position[:, None], node[None]), vocab),
+        "emit": sampling.noise(key(sampling.EMIT, prompt_id, position), vocab),
+        "noise": sampling.noise(key(sampling.NOISE, prompt_id, position), vocab),
+        "stop": jax.vmap(functools.partial(jax.random.uniform, dtype=np.float32))(key(sampling.STOP, prompt_id, position)),
+    }
+
+
+class Texts:
+    """A tokenizer that only knows what its tokens say."""
+
+    eos_ids = ()
+
+    def __init__(self, texts: list[bytes]):
+        self.texts = texts
+
+    def token_bytes(self) -> list[bytes]:
+        return self.texts
+
+    def token(self, i: int) -> str:
+        return f"<{i}>"
+
+    def decode(self, ids) -> str:
+        return b"".join(self.texts[i] for i in ids).decode()

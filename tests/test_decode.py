@@ -173,7 +173,7 @@ def test_a_row_without_finite_logits_ends_and_leaves_its_neighbours():
     good, params = counting(), counting().params.copy()
     params[3] = np.nan
     bad = specjax.LM(good.model, params, None, "bad")
-    for draft in (None, drafter(good)):
+    for draft in (None, drafter(good), drafter(bad)):  # the last drafts from the NaN, after a node where the target has no law either
         with pytest.warns(UserWarning, match="row 0 ended early"):
             out = specjax.generate(bad, [[0], [4]], drafter=draft, max_new_tokens=[10, 3])
         assert out.token_ids == [[1, 2, 3], [5, 6, 0]] and out.finish_reasons == ["nonfinite", "length"]
@@ -250,7 +250,7 @@ def test_a_drafter_that_miscounts_what_it_was_asked_does_no_harm(ladder, shift):
     """One node too few (the root among them, when nothing is asked) or too many."""
 
     def miscount(draft):
-        valid_BM = np.arange(4) <= draft.tree.valid_M.sum(-1, keepdims=True) - 1 + shift
+        valid_BM = np.arange(4)[None] <= draft.tree.valid_M.sum(-1, keepdims=True) - 1 + shift
         return draft._replace(tree=dataclasses.replace(draft.tree, valid_M=valid_BM))
 
     out = specjax.generate(random_lm(0), [[1], [2]], drafter=bad_drafter(miscount), ladder=ladder, max_new_tokens=[9, 2])

@@ -90,7 +90,7 @@ def test_a_drafter_that_stood_aside_catches_up(tiny):
 class Greedy:
     """The loop's coin under greedy sampling."""
 
-    def law(self, logits):
+    def law(self, logits, token_BM, depth):
         return specjax.sampling.law(logits, Sampling())
 
     def keep_going(self, q_BV, depth):

@@ -1,32 +1,14 @@
 """The compiled loop against the slow NumPy decoder, token for token and count for count, on the very same coins."""
 
-import functools
-
-import jax
-import numpy as np
 import pytest
-from loop import VOCAB, drafter, fixed, mixed, random_lm
+from loop import Coins, drafter, fixed, mixed, random_lm
 
 import specjax
-from specjax import Lenient, SampleAndMatch, Sampling, Speculative, reference, sampling
+from specjax import Lenient, SampleAndMatch, Sampling, Speculative, reference
 
 PROMPTS = [[1, 2, 3, 1, 2], [4], [5, 5, 5], [0, 1, 2, 3, 4, 5, 6, 0, 1]]
 BUDGETS = [20, 7, 1, 30]
 SEED = 11
-
-
-class Coins:
-    """The loop's own randomness, one draw at a time."""
-
-    def __init__(self, prompt_id):
-        self.key = functools.partial(sampling.key, jax.random.key(SEED))
-        self.id = np.array([prompt_id], np.uint32)
-
-    def __call__(self, purpose, *place):
-        key = self.key(getattr(sampling, purpose.upper()), self.id, *(np.array([p]) for p in place))
-        if purpose == "stop":
-            return float(jax.random.uniform(key[0]))
-        return -np.log(np.asarray(sampling.noise(key, VOCAB)[0], np.float64))
 
 
 def law_of(target, filters):
@@ -36,7 +18,7 @@ def law_of(target, filters):
 def oracle(target, draft, filters, prompt, budget, k, rule, prompt_id, coupled):
     p, q = law_of(target, filters), law_of(draft, filters)
     return reference.speculative_decode(
-        p, lambda committed, drafted: q((*committed, *drafted)), prompt, budget, [3], k, rule, Coins(prompt_id), coupled=coupled
+        p, lambda committed, drafted: q((*committed, *drafted)), prompt, budget, [3], k, rule, Coins(SEED, prompt_id), coupled=coupled
     )
 
 

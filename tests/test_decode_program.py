@@ -53,10 +53,10 @@ def models():
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("kind", ["none", "ngram", "model"])
+@pytest.mark.parametrize("kind", ["none", "ngram", "model", "early_exit"])
 def test_no_copy_of_a_cache_inside_a_while_body(models, kind, batch):
     target, draft = models
-    parts = {"none": None, "ngram": specjax.NGram(), "model": draft}
+    parts = {"none": None, "ngram": specjax.NGram(), "model": draft, "early_exit": specjax.EarlyExit(model=target.model, exit_layer=1)}
     text = program(target, parts[kind], batch)
     assert "while(" in text and not list(cache_copies(text, sizes=[batch * 3 * 128 * 48, batch * 128 * 24]))
 
@@ -64,7 +64,7 @@ def test_no_copy_of_a_cache_inside_a_while_body(models, kind, batch):
 def program(target, draft, batch):
     decoder = specjax.Decoder(target, drafter=draft, sampling=Sampling(temperature=0.7))
     state = jax.eval_shape(decode.prefill, decoder.setup, target.params, decoder.start([[1, 2]] * batch, 8))
-    return decode.generate.lower(decoder.setup, target.params, state).compile().as_text()
+    return decode.generate.lower(decoder.setup, target.params, state, np.int32(0)).compile().as_text()
 
 
 VIEWS = {"get-tuple-element", "parameter", "bitcast", "dynamic-update-slice"}  # these move no data but the update itself

@@ -6,14 +6,16 @@ import pathlib
 
 import specjax
 
-CORE = ["types", "sampling", "ingest", "state", "decode"]
+CORE = ["types", "sampling", "stops", "processors", "ingest", "state", "decode"]
 PLUGINS = ["models", "drafters", "rules", "lengths"]
 ALLOWED = {  # module of specjax -> those it may import, with all below them; '' is specjax/__init__.py, the API
     "types": [],
     "sampling": ["types"],
     "ingest": ["types"],
-    "state": ["types", "sampling"],
-    "decode": ["types", "sampling", "ingest", "state"],
+    "stops": ["types"],
+    "processors": ["types", "sampling"],
+    "state": ["types", "sampling", "stops"],
+    "decode": ["types", "sampling", "processors", "ingest", "state"],
     "reference": [],
     "models": ["types", "models"],
     "drafters": ["types", "sampling", "ingest", "models", "drafters"],
@@ -21,16 +23,22 @@ ALLOWED = {  # module of specjax -> those it may import, with all below them; ''
     "lengths": ["types", "theory", "lengths"],
     "theory": ["theory"],
     "prompts": ["models.load"],
-    "api": [*CORE, *PLUGINS],
+    "lm": ["models"],
+    "parts": ["lm", *CORE, *PLUGINS],
+    "refill": ["state", "decode"],
+    "api": ["lm", "parts", "refill", *CORE, *PLUGINS],
     "": ["api", *CORE, *PLUGINS],
-    "bench": ["", "api", *CORE, *PLUGINS, "theory", "prompts", "bench"],
+    "bench": ["", "api", "refill", *CORE, *PLUGINS, "theory", "prompts", "bench"],
     "report": ["types", "theory", "bench", "report"],
     "build": ["", "api", *CORE, *PLUGINS, "theory", "prompts", "bench"],
-    "run": ["", "api", *CORE, *PLUGINS, "theory", "prompts", "bench", "report", "build"],
+    "signals": [],
+    "command": [],
+    "run": ["", "api", *CORE, *PLUGINS, "theory", "prompts", "bench", "report", "build", "command", "signals"],
+    "doctor": ["", "api", "lm", *CORE, *PLUGINS, "prompts", "bench", "build", "command"],
 }
 OUTSIDE = {  # package that is not ours -> the only modules of specjax that may import it
     "flax": ["models.border", "models.layers", "models.transformer"],
-    "ml_collections": ["build", "run"],
+    "ml_collections": ["build", "command"],
     "torch": [],
     "transformers": [],
     "llama_cpp": [],

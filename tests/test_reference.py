@@ -78,6 +78,26 @@ def test_law_with_forbidden_tokens():
 
 
 @pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({}, [2, -2, 1, -1, 4]),
+        ({"repetition": 2}, [1, -4, 0.5, -1, 4]),  # 0, 1 and 2 were seen
+        ({"repetition": 0.5}, [4, -1, 2, -1, 4]),
+        ({"presence": 0.5}, [2, -2.5, 0.5, -1, 4]),  # 1 and 2 were written
+        ({"frequency": 0.5}, [2, -3, 0.5, -1, 4]),  # 1 twice
+        ({"repetition": 2, "presence": 1, "frequency": 0.25}, [1, -5.5, -0.75, -1, 4]),
+        ({"forbidden": [4, 0]}, [-np.inf, -2, 1, -1, -np.inf]),
+        ({"eos": [3, 4], "least": 3}, [2, -2, 1, -1, 4]),  # three were written
+        ({"eos": [3, 4], "least": 4}, [2, -2, 1, -np.inf, -np.inf]),
+    ],
+)
+def test_processed(how, expected):
+    logits = np.array([2.0, -2.0, 1.0, -1.0, 4.0])
+    np.testing.assert_array_equal(ref.processed(logits, (0, 1, 1, 2, 1), 2, **how), expected)
+    np.testing.assert_array_equal(logits, [2, -2, 1, -1, 4])  # left as they were
+
+
+@pytest.mark.parametrize(
     ("p", "q", "expected"),
     [
         (*A, [2 / 3, 0, 1 / 3, 0]),
@@ -349,8 +369,9 @@ def wrong_at(place, prompt=1):
     return draft
 
 
-def count(max_new, eos=(), k=3, place=None):
-    return ref.speculative_decode(counting(), wrong_at(place), (0,), max_new, eos, k, ref.speculative, Coins(0, 20))
+def count(max_new, eos=(), k=3, place=None, stop=ref.no_stop):
+    draft, coins = wrong_at(place), Coins(0, 20)
+    return ref.speculative_decode(counting(), draft, (0,), max_new, eos, k, ref.speculative, coins, stop=stop)
 
 
 @pytest.mark.parametrize(
@@ -395,6 +416,54 @@ def test_budget_at_every_offset_of_a_block(max_new, drafted, rounds):
 def test_eos_on_the_budgets_last_token_is_an_eos_finish_and_beyond_it_a_length_finish():
     assert count(4, eos=(3,)).finish == "eos"
     assert count(4, eos=(4,)).finish == "length"
+
+
+@pytest.mark.parametrize("end", range(8))
+def test_a_stop_at_every_offset_of_a_block_ends_it_as_an_eos_would(end):
+    stop = ref.stop_on(LETTERS, [LETTERS[end]])
+    assert count(12, stop=stop) == count(12, eos=(end,))._replace(finish="stop")
+    choose = lambda p, position: int(np.argmax(p))
+    assert ref.plain(counting(), (0,), 12, (), choose, stop) == ref.Decoded(tuple(range(end + 1)), "stop", rounds=end + 1)
+
+
+def test_eos_before_stop_and_stop_before_length():
+    assert count(4, eos=(3,), stop=ref.stop_on(LETTERS, [b"d"])).finish == "eos"
+    assert count(4, stop=ref.stop_on(LETTERS, [b"cd"])).finish == "stop"
+    assert count(4, stop=ref.stop_on(LETTERS, [b"de"])).finish == "length"
+
+
+LETTERS = [bytes([97 + x]) for x in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "out", "least", "fires"),
+    [
+        ((0, 1), (2,), 0, True),  # over the edge of the prompt
+        ((0, 1, 2), (3,), 0, False),  # in the prompt alone
+        ((0, 1, 2), (3, 0, 1, 2), 0, True),
+        ((0,), (4, 4), 0, False),
+        ((0,), (0, 4), 0, True),  # ends inside a token
+        ((0,), (1, 5, 2), 0, True),  # a token without text inside
+        ((0,), (1, 2, 5), 0, False),  # it ended one token before
+        ((0, 1), (2,), 1, True),
+        ((0, 1), (2,), 2, False),  # too early, and it does not fire later
+        ((0, 1), (2, 5), 2, False),
+        ((0, 1), (2, 0, 1, 2), 2, True),
+    ],
+)
+def test_stop_on(prompt, out, least, fires):
+    texts = [b"a", b"b", b"c", b"d", b"bxy", b""]
+    assert ref.stop_on(texts, [b"abc", b"aabx"], least)(prompt, out) == fires
+
+
+def test_a_draft_length_that_depends_on_the_rounds_so_far():
+    seen = []
+    lengths = iter([0, 3, 1])
+    out = ref.speculative_decode(
+        counting(), wrong_at(2), (0,), 5, (), lambda rounds: seen.append([*rounds]) or next(lengths), ref.speculative, Coins(0, 20)
+    )
+    assert seen == [[], [(0, 0)], [(0, 0), (3, 1)]]
+    assert out == ref.Decoded((0, 1, 2, 3, 4), "length", 4, 2, 2, 0, 3)
 
 
 # ---------------------------------------------------------------- n-gram lookup

@@ -1,10 +1,12 @@
-"""The tree of a draft without branches."""
+"""A draft without branches: its tree, and how a language model drafts it token by token."""
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
-from specjax.types import Tree
+from specjax.types import Draft, Draw, Model, Tree
 
 
 def chain(drafted_B, nodes: int, drawn: str) -> Tree:
@@ -18,3 +20,33 @@ def chain(drafted_B, nodes: int, drawn: str) -> Tree:
         drawn=drawn,
         chain=True,
     )
+
+
+def draft_chain(model: Model, params, cache, cursor_B, root_B, ask_B, draw: Draw, *, most: int, layers=None):
+    """Feed the root and then each drafted token, until every row has what it asked for or its policy stopped it.
+
+    The cache holds the cursor_B tokens before the root. Returns (draft, drafted_B, cache): the cache has gained the root and all drafts
+    but the last. layers: a range of the model's layers, default all.
+    """
+    B = root_B.shape[0]
+    token_BM = jnp.zeros((B, most + 1), jnp.int32).at[:, 0].set(root_B)
+    q_BMV = jnp.zeros((B, most + 1, model.vocab), np.promote_types(jax.tree.leaves(params)[0].dtype, jnp.float32))
+
+    def wants(carry):
+        depth, asked_B, *_ = carry
+        return jnp.any(depth < asked_B)
+
+    def feed(carry):
+        depth, asked_B, token_BM, q_BMV, cache = carry
+        token_B1 = jax.lax.dynamic_slice_in_dim(token_BM, depth, 1, axis=1)
+        hidden, _, cache = model.forward(params, token_B1, cache, cursor_B + depth, layers=layers)
+        q_BV = draw.law(model.head(params, hidden)[:, 0], token_BM, depth)
+        more_B = draw.keep_going(q_BV, depth + 1)
+        asked_B = jnp.where((depth < asked_B) & ~more_B, depth, asked_B)
+        token_BM = jax.lax.dynamic_update_slice_in_dim(token_BM, draw(q_BV, depth + 1)[:, None], depth + 1, axis=1)
+        q_BMV = jax.lax.dynamic_update_slice_in_dim(q_BMV, q_BV[:, None].astype(q_BMV.dtype), depth, axis=1)
+        return depth + 1, asked_B, token_BM, q_BMV, cache
+
+    carry = (jnp.int32(0), ask_B, token_BM, q_BMV, cache)
+    _, drafted_B, token_BM, q_BMV, cache = jax.lax.while_loop(wants, feed, carry)
+    return Draft(chain(drafted_B, most + 1, "iid"), token_BM, q_BMV), drafted_B, cache

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from specjax import ingest
-from specjax.drafters.chain import chain
-from specjax.types import Array, Draft, PyTree, View, static, struct
+from specjax.drafters.chain import draft_chain
+from specjax.types import Array, PyTree, View, static, struct
 
 
 class ModelState(NamedTuple):
@@ -47,28 +47,11 @@ class ModelDrafter:
 
     def propose(self, params, state: ModelState, view: View, root_B, ask_B, draw):
         cache = self._catch_up(params, state, view, ask_B)
-        B, V = root_B.shape[0], self.model.vocab
-        token_BM = jnp.zeros((B, self.most + 1), jnp.int32).at[:, 0].set(root_B)
-        q_BMV = jnp.zeros((B, self.most + 1, V), self._law_dtype(params))
-
-        def wants(depth, asked_B):
-            return jnp.any(depth < asked_B)
-
-        def feed(carry):
-            depth, asked_B, token_BM, q_BMV, cache = carry
-            token_B1 = jax.lax.dynamic_slice_in_dim(token_BM, depth, 1, axis=1)
-            hidden, _, cache = self.model.forward(params, token_B1, cache, view.cursor_B + depth)
-            q_BV = draw.law(self.model.head(params, hidden)[:, 0])
-            more_B = draw.keep_going(q_BV, depth + 1)
-            asked_B = jnp.where((depth < asked_B) & ~more_B, depth, asked_B)
-            token_BM = jax.lax.dynamic_update_slice_in_dim(token_BM, draw(q_BV, depth + 1)[:, None], depth + 1, axis=1)
-            q_BMV = jax.lax.dynamic_update_slice_in_dim(q_BMV, q_BV[:, None].astype(q_BMV.dtype), depth, axis=1)
-            return depth + 1, asked_B, token_BM, q_BMV, cache
-
-        carry = (jnp.int32(0), ask_B, token_BM, q_BMV, cache)
-        _, drafted_B, token_BM, q_BMV, cache = jax.lax.while_loop(lambda c: wants(c[0], c[1]), feed, carry)
+        draft, drafted_B, cache = draft_chain(
+            self.model, params, cache, view.cursor_B, root_B, ask_B, draw, most=self.most
+        )  # fmt: skip
         level_B = jnp.where(ask_B > 0, view.cursor_B + drafted_B, state.cursor_B)
-        return Draft(chain(drafted_B, self.most + 1, "iid"), token_BM, q_BMV), ModelState(cache, level_B, view.cursor_B), view
+        return draft, ModelState(cache, level_B, view.cursor_B), view
 
     def observe(self, params, state: ModelState, committed: View, features):
         return state._replace(cursor_B=jnp.minimum(state.cursor_B, committed.cursor_B), target_B=committed.cursor_B)
@@ -80,6 +63,3 @@ class ModelDrafter:
         args = (self.model, params)
         cache = ingest.catch_up(*args, state.cache, view.token_BS, state.cursor_B, near_B, self.most + 1)
         return ingest.catch_up(*args, cache, view.token_BS, near_B, stop_B, 1)
-
-    def _law_dtype(self, params):
-        return jnp.promote_types(jax.tree.leaves(params)[0].dtype, jnp.float32)

@@ -56,15 +56,15 @@ class NGram:
     def _match(self, token_S, cursor):
         """For one row: compare every place with the newest tokens, longest run first, most recent among equals."""
         S = token_S.shape[0]
-        place_S = jnp.arange(S)
+        place_S = jnp.arange(S, dtype=jnp.int32)
         run_S, alive_S = jnp.zeros(S, jnp.int32), place_S < cursor  # a match ends before the newest token
         for back in range(self.max_n):
             newest = token_S[jnp.maximum(cursor - back, 0)]
             alive_S &= (jnp.roll(token_S, back) == newest) & (place_S >= back) & (cursor >= back)
-            run_S += alive_S
+            run_S += alive_S.astype(jnp.int32)
         score_S = jnp.where(run_S >= self.min_n, run_S * S + place_S, -1)
         best = jnp.argmax(score_S).astype(jnp.int32)
         matched = jnp.where(score_S[best] >= 0, run_S[best], 0)
-        trusted = jnp.floor(jnp.where(matched > 0, self.per_match * matched, 0))
+        trusted = jnp.floor(jnp.where(matched > 0, self.per_match * matched.astype(jnp.float32), 0))
         follows = jnp.minimum(cursor - best, self.most)
-        return best + 1, jnp.minimum(follows, trusted).astype(jnp.int32)
+        return best + 1, jnp.minimum(follows.astype(jnp.float32), trusted).astype(jnp.int32)

@@ -1,0 +1,161 @@
+"""What plugs into a decoder, checked before anything is compiled: each fault is one line that names the part."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from specjax import stops
+from specjax.drafters import ModelDrafter, NGram, NoDraft
+from specjax.lengths import EVERYTHING, Fixed
+from specjax.lm import LM
+from specjax.processors import Forbidden, MinNewTokens
+from specjax.rules import Lenient
+from specjax.sampling import Sampling, checked
+
+RUNGS = (1, 4, 8, 16, 32)
+
+
+def numbers(part):
+    """Python numbers become arrays of one dtype, so that another value is not another program."""
+    kind = {int: np.int32, float: np.float32}
+    return jax.tree.map(lambda x: np.asarray(x, kind[type(x)]) if type(x) in kind else x, part)
+
+
+def name_of(plug_in) -> str:
+    return getattr(plug_in, "name", type(plug_in).__name__)
+
+
+def draft_sampling(given, target: Sampling) -> Sampling:
+    """The draft's own sampling; its noise is the target's when coupled."""
+    if given is None:
+        return target
+    given = checked(given, "draft_sampling")
+    return dataclasses.replace(given, coupled=target.coupled)
+
+
+PARTS = {
+    "drafter": ("init", "offer", "propose", "observe", "params", "most", "taps"),
+    "rule": ("__call__", "exact"),
+    "length": ("init", "choose", "keep_going", "observe"),
+}
+
+
+def check(drafter, rule, length):
+    """What plugs in has what `specjax.types` asks of it, and numbers only as leaves."""
+    for kind, part in (("drafter", drafter), ("rule", rule), ("length", length)):
+        if isinstance(part, type):
+            raise ValueError(f"{kind}={part.__name__} is a class: give an object of it")
+        missing = [name for name in PARTS[kind] if not hasattr(part, name)]
+        if missing:
+            raise ValueError(f"{kind}={name_of(part)} has no {', '.join(missing)}: see specjax.types")
+        if not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(numbers(part))):
+            raise ValueError(f"{kind}={name_of(part)} is no pytree of numbers: make its class a specjax.types.struct")
+    if isinstance(length, Fixed) and not (0 <= length.k <= drafter.most or length.k == EVERYTHING):
+        raise ValueError(f"length.k={length.k} must be between 0 and {drafter.most}, the drafter's largest draft (`most`)")
+    if isinstance(drafter, NGram) and not (1 <= drafter.min_n <= drafter.max_n and drafter.most >= 1 and drafter.per_match >= 0):
+        raise ValueError(f"drafter={drafter} needs most >= 1, 1 <= min_n <= max_n and per_match >= 0")
+    if isinstance(rule, Lenient) and not 0 < rule.lenience <= 1:
+        raise ValueError(f"rule.lenience={rule.lenience} must be above 0 and at most 1")
+
+
+def check_rule(rule, target: Sampling):
+    matching = getattr(rule, "one_hot_only", False)
+    if target.coupled and not matching:
+        raise ValueError(f"rule={name_of(rule)} with coupled sampling: coupled sampling is greedy matching, leave the rule out")
+    if matching and not target.one_hot:
+        raise ValueError(f"rule={name_of(rule)} at temperature {target.temperature}: it needs temperature 0 or coupled sampling")
+
+
+def as_drafter(target: LM, drafter, most: int = 7):
+    """A drafter for this target: an `LM` becomes one that drafts up to `most` tokens, None one that drafts nothing.
+
+    Raises:
+      ValueError: target and draft have other vocabularies.
+    """
+    if drafter is None:
+        return NoDraft()
+    if isinstance(drafter, LM):
+        check_vocabularies(target, drafter)
+        drafter = ModelDrafter(model=drafter.model, params=drafter.params, most=most)
+    if isinstance(drafter, ModelDrafter) and drafter.model.vocab != target.model.vocab:
+        raise ValueError(f"draft vocabulary of {drafter.model.vocab} tokens, target's has {target.model.vocab}: they must agree")
+    return drafter
+
+
+def check_vocabularies(target: LM, draft: LM):
+    if target.tokenizer is None or draft.tokenizer is None or target.tokenizer is draft.tokenizer:
+        return
+    differences = [
+        (i, target.tokenizer.token(i), draft.tokenizer.token(i))
+        for i in range(min(target.tokenizer.vocab_size, draft.tokenizer.vocab_size))
+        if target.tokenizer.token(i) != draft.tokenizer.token(i)
+    ]
+    if differences:
+        shown = ", ".join(f"id {i} is {a!r} and {b!r}" for i, a, b in differences[:3])
+        raise ValueError(f"target {target.source} and draft {draft.source} have other vocabularies: {shown}")
+
+
+def ladder(ladder, most: int) -> tuple[int, ...]:
+    """Rungs that hold a draft of `most` tokens and its root."""
+    if ladder is None:
+        return (*(w for w in RUNGS if w < most + 1), most + 1)
+    ladder = tuple(operator.index(w) for w in ladder)
+    if not ladder or list(ladder) != sorted(set(ladder)) or ladder[0] < 1 or ladder[-1] != most + 1:
+        raise ValueError(f"ladder={ladder} must ascend from at least 1 to the drafter's largest draft and its root, {most + 1}")
+    return ladder
+
+
+def processors(vocab: int, eos: Sequence[int], min_new_tokens: int, forbidden: Sequence[int], own: Sequence) -> tuple:
+    """The processors of a decoder in the order they are applied: the caller's own, then what must hold whatever those say."""
+    for i, processor in enumerate(own):
+        if isinstance(processor, type) or not callable(processor):
+            raise ValueError(f"processors[{i}]={processor!r} must be a function (logits_V, path) -> logits_V, or an object that is one")
+    made = [jax.tree_util.Partial(p) if jax.tree_util.all_leaves([p]) else numbers(p) for p in own]  # a function becomes structure
+    if len(forbidden):
+        made.append(Forbidden(forbidden_V=_mask("forbidden", forbidden, vocab)))
+    if min_new_tokens and len(eos):  # without EOS only stop strings have to wait
+        made.append(MinNewTokens(least=np.int32(min_new_tokens), eos_V=_mask("eos", eos, vocab)))
+    return tuple(made)
+
+
+def _mask(name: str, ids: Sequence[int], vocab: int) -> np.ndarray:
+    """bool [V], true at the ids."""
+    ids = np.asarray(ids)
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer) or (ids < 0).any() or (ids >= vocab).any():
+        raise ValueError(f"{name}={ids.tolist()} must be token ids, 0 .. {vocab - 1}")
+    mask_V = np.zeros(vocab, bool)
+    mask_V[ids] = True
+    if mask_V.all():
+        raise ValueError(f"{name} names every token: nothing would be left to say")
+    return mask_V
+
+
+@functools.lru_cache(maxsize=8)
+def stop_table(strings: tuple[bytes, ...], tokenizer, vocab: int) -> stops.StopTable | None:
+    return stops.table(strings, tokenizer.token_bytes(), vocab) if strings else None
+
+
+def stop_strings(target: LM, stop) -> tuple[bytes, ...]:
+    """Stop strings as bytes.
+
+    Raises:
+      ValueError: one is empty or no text, holds a special token (whose text is never part of the output), or there is no tokenizer.
+    """
+    given = (stop,) if isinstance(stop, str) else tuple(stop)
+    if not given:
+        return ()
+    if target.tokenizer is None:
+        raise ValueError(f"stop={given!r}: {target.source} has no tokenizer, so its output has no text")
+    special = {target.tokenizer.token(i): i for i, text in enumerate(target.tokenizer.token_bytes()) if not text}
+    for text in given:
+        if not isinstance(text, str) or not text:
+            raise ValueError(f"stop={text!r} must be a text of at least one character")
+        if named := [(token, i) for token, i in special.items() if token and token in text]:
+            raise ValueError(f"stop={text!r} holds the special token {named[0][0]!r}, which has no text: give its id, eos={named[0][1]}")
+    return tuple(dict.fromkeys(text.encode("utf-8", errors="surrogatepass") for text in given))

@@ -1,0 +1,64 @@
+"""Many prompts through a batch of few rows: as soon as one finishes, the next prompt takes its row (Orca, Yu et al., OSDI 2022).
+
+A row's tokens do not depend on its batch, so they are the same as without; what changes is that no row waits for the longest one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+
+from specjax import decode
+from specjax.state import RUNNING
+
+
+def decode_all(
+    decoder, prompts: Sequence[Sequence[int]], budgets, ids, batch: int, size: int | None = None
+) -> Iterator[tuple[int, object]]:
+    """(index of the prompt, its `Output` of one row), as rows finish.
+
+    decoder: a `specjax.Decoder`. ids: of the prompts, as its `start` takes them. size: slots of the buffers, at least.
+    """
+    if batch < 1:
+        raise ValueError(f"batch={batch} must be at least 1")
+    size = max(decoder.slots(prompts, budgets), size or 0)
+    most = max(budgets)  # one bound of the trace for all
+    first = list(range(min(batch, len(prompts))))
+    waiting = iter(range(len(first), len(prompts)))
+    state = decoder.prefill(decoder.start([prompts[i] for i in first], [budgets[i] for i in first], [ids[i] for i in first], size, most))
+    held = dict(enumerate(first))  # row -> prompt
+    while held:
+        finish_B = np.asarray(state.finish_B)
+        for row in [row for row in held if finish_B[row] != RUNNING]:
+            yield held.pop(row), decoder.output(state, [row])
+            if (index := next(waiting, None)) is not None:
+                held[row] = index
+                one = decoder.prefill(decoder.start([prompts[index]], [budgets[index]], [ids[index]], size, most))
+                state = one if len(first) == 1 else decode.put_row(state, one, np.int32(row))
+        running = int(np.sum(np.asarray(state.finish_B) == RUNNING))
+        if running:
+            state = decoder.generate_until(state, running - 1)
+
+
+def decode_together(decoder, prompts, budgets, ids, batch: int, size: int | None = None):
+    """One `Output` of all prompts, in their order."""
+    done = dict(decode_all(decoder, prompts, budgets, ids, batch, size))
+    outputs = [done[i] for i in range(len(prompts))]
+    rounds = max(len(o.trace.root_BN[0]) for o in outputs)
+
+    def long(x_1N):
+        return np.pad(x_1N, [(0, 0), (0, rounds - x_1N.shape[1]), *[(0, 0)] * (x_1N.ndim - 2)])
+
+    joined = {
+        name: getattr(outputs[0], name) and [x for o in outputs for x in getattr(o, name)]
+        for name in ("token_ids", "texts", "finish_reasons", "logprobs")
+    }
+    return dataclasses.replace(
+        outputs[0],
+        **joined,
+        counts={name: np.concatenate([o.counts[name] for o in outputs]) for name in outputs[0].counts},
+        trace=jax.tree.map(lambda *x: np.concatenate([long(one) for one in x]), *[o.trace for o in outputs]),
+    )

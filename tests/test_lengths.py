@@ -1,0 +1,128 @@
+"""Length policies on their own, and the heuristic one in the loop against the oracle."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from loop import VOCAB, drafter, fixed, mixed, random_lm
+from test_decode_oracle import BUDGETS, PROMPTS, SEED, oracle
+
+import specjax
+from specjax import Heuristic, Sampling, decode, reference
+from specjax.types import Verdict
+
+MODES = {"greedy": Sampling(), "coupled": Sampling(temperature=0.9, coupled=True), "p/q": Sampling(temperature=0.9)}
+
+
+def verdict(drafted, accepted, committed, most=7):
+    zero_BM = np.zeros((len(drafted), most + 1), np.float32)
+    return Verdict(*(np.array(x, np.int32) for x in (drafted, accepted, committed)), zero_BM[:, 0], zero_BM)
+
+
+def lengths(policy, rounds, most=7):
+    """What one row asks for, round after round, of a drafter that offers `most`; rounds: how many of its drafts are accepted."""
+    state, asked = policy.init(1), []
+    for accepted in rounds:
+        [ask] = policy.choose(state, np.array([most], np.int32)).tolist()
+        asked.append(ask)
+        accepted = min(accepted, ask)
+        state = policy.observe(state, verdict([ask], [accepted], [accepted + 1], most))
+    return asked
+
+
+def test_fixed_takes_what_is_offered_up_to_k():
+    assert fixed(3).choose(None, np.array([0, 2, 5], np.int32)).tolist() == [0, 2, 3]
+    assert specjax.match().choose(None, np.array([0, 2, 500], np.int32)).tolist() == [0, 2, 500]
+
+
+@pytest.mark.parametrize(
+    ("policy", "rounds", "asked"),
+    [
+        (Heuristic(start=1), [9, 9, 9, 9, 9], [1, 3, 5, 7, 7]),  # two more each time, up to the drafter's largest draft
+        (Heuristic(start=2, most=5), [9, 9, 9, 4, 9], [2, 4, 5, 5, 4]),  # or its own limit
+        (Heuristic(start=3), [0, 0, 0, 0], [3, 2, 1, 1]),  # one less, but never nothing
+        (Heuristic(start=2), [1, 1, 0, 1], [2, 1, 3, 2]),  # one of two is not all, one of one is
+        (Heuristic(), [4, 4, 3], [5, 4, 6]),
+        (Heuristic(start=50), [0, 9], [7, 6]),  # what cannot be drafted is not counted down through
+    ],
+)
+def test_heuristic_goes_up_by_two_and_down_by_one(policy, rounds, asked):
+    assert lengths(policy, rounds) == asked
+
+
+def test_rows_that_had_finished_or_drafted_nothing_keep_their_length():
+    """Accepted whole, refused, drafted nothing, finished before with a whole and with a refused draft."""
+    state = Heuristic(start=4).observe(Heuristic(start=4).init(5), verdict([4, 4, 0, 4, 4], [4, 3, 0, 4, 0], [5, 4, 1, 0, 0]))
+    assert state.tolist() == [6, 3, 4, 4, 4]
+
+
+def test_a_draft_cut_short_by_the_offer_counts_as_whole_if_all_of_it_was_accepted():
+    assert Heuristic(start=4).observe(Heuristic(start=4).init(2), verdict([2, 2], [2, 1], [3, 2])).tolist() == [6, 3]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (dict(start=0), "length.start=0 must be a whole number of at least 1"),
+        (dict(start=2.5), "length.start=2.5 must be a whole number of at least 1"),
+        (dict(start=float("nan")), "length.start=nan must be"),
+        (dict(start=1, most=0), "length.most=0 must be a whole number of at least 1"),
+        (dict(start=6, most=5), "length.start=6 must be at most 5, length.most"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(numbers, message):
+    with pytest.raises(ValueError, match=message):
+        Heuristic(**numbers)
+
+
+def next_length(rounds, start, most):
+    """The policy again, slowly: what is asked after these rounds of (drafted, accepted)."""
+    k = start
+    for drafted, accepted in rounds:
+        if drafted:
+            k = min(k + 2, most) if accepted == drafted else max(k - 1, 1)
+    return k
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tokens_and_counters_are_the_oracles(mode):
+    """Every row asks by its own history, alone as beside others, and other numbers are no other program."""
+    sampling, slow = MODES[mode], reference.speculative if mode == "p/q" else reference.greedy
+    target = random_lm(46, flat=1.0)
+    draft = mixed(target, 22)
+    options = {"drafter": drafter(draft, 5), "sampling": sampling, "eos": [3], "seed": SEED}
+
+    def run(numbers, prompts=PROMPTS, ids=(5, 6, 7, 8), budgets=BUDGETS):
+        return specjax.generate(target, prompts, length=Heuristic(**numbers), ids=ids, max_new_tokens=budgets, **options)
+
+    out = run(dict(start=2))
+    before = decode.generate._cache_size()
+    for numbers in (dict(start=2), dict(start=4, most=5), dict(start=1, most=3)):
+        out = run(numbers)
+        for row in range(4):
+            k = functools.partial(next_length, start=numbers["start"], most=numbers.get("most", 5))
+            check_row(out, row, k, target, draft, sampling, slow)
+    assert len(set(out.trace.drafted_BN[out.trace.committed_BN > 0].tolist())) > 2  # 1, 2, 3
+    others = run(numbers, [[6, 6], [1], PROMPTS[3], [2]], [1, 2, 8, 3], [9, 30, BUDGETS[3], 0])  # the last row, in other company
+    rounds = others.counts["passes"][2]
+    assert others.token_ids[2] == out.token_ids[3]
+    assert others.trace.drafted_BN[2, :rounds].tolist() == out.trace.drafted_BN[3, :rounds].tolist()
+    assert decode.generate._cache_size() == before
+
+
+def check_row(out, row, k, target, draft, sampling, slow):
+    """Tokens, end and counters of the slow decoder; tokens are those of plain decoding too, where drafts change nothing."""
+    filters = {"temperature": 0.9 if sampling.temperature else 0.0}
+    model = target, draft, filters, PROMPTS[row], BUDGETS[row]
+    right = oracle(*model, k, slow, 5 + row, sampling.coupled)
+    assert out.token_ids[row] == list(right.tokens) and out.finish_reasons[row] == right.finish
+    got = [int(out.counts[name][row]) for name in ("passes", "drafted", "accepted", "rejected", "cut")]
+    assert got == [right.rounds, right.drafted, right.accepted, right.rejected, right.cut]
+    if sampling.one_hot:
+        assert right.tokens == oracle(*model, 0, slow, 5 + row, sampling.coupled).tokens
+
+
+def test_numbers_are_leaves():
+    one, other = (jax.tree.flatten(Heuristic(start=s, most=m)) for s, m in ((1, 2), (3, VOCAB)))
+    assert one[1] == other[1] and one[0] == [1, 2] and other[0] == [3, 7]
