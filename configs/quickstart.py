@@ -35,8 +35,15 @@ def get_config() -> ConfigDict:
         dict(name=f"ngram {k} {s}", sampling=sampling, **parts) for s, sampling in SAMPLINGS.items() for k, parts in LENGTHS.items()
     )
     config.max_new_tokens = 64
+    config.min_new_tokens = 0
+    config.stop = ()  # texts
+    config.forbidden = ()  # token ids
+    config.processors = ()  # dotted paths of functions (logits_V, path) -> logits_V
+    config.logprobs = False
     config.seed = 0
     config.batch = 1
     config.repeats = 1
+    config.samples = 1
+    config.refill = False  # rows of a batch take the next prompt as they finish
     config.ignore_eos = True
     return config.lock()

@@ -2,34 +2,36 @@
 
     target  source, dtype                 prompts  source, limit, quick, categories, chat
     arms    a list of: name, drafter, rule, length, sampling, draft_sampling
-    max_new_tokens, seed, batch, repeats, ignore_eos
+    max_new_tokens, min_new_tokens, stop, forbidden, processors, logprobs, seed, batch, repeats, samples, refill, ignore_eos
 
 A drafter, rule or length is a name, a dotted path to your own (`package.module:Thing`), or a mapping of `name` (either) with its
-numbers: {"name": "ngram", "most": 7}, {"name": "fixed", "k": 3}. Every key is used or refused.
+numbers: {"name": "ngram", "most": 7}, {"name": "fixed", "k": 3}. So is each processor. Every key is used or refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-import time
+import re
 from collections.abc import Mapping
 
-import jax
+import numpy as np
 from ml_collections import ConfigDict
 
-import specjax
 from specjax import rules, sampling
-from specjax.bench.plan import Arm, DraftModel, Encoded, Experiment, LoadedArm, Plan, Prompts, Target, baseline, with_plain_arms
+from specjax.bench.loading import load
+from specjax.bench.plan import Arm, DraftModel, EarlyExitDraft, Plan, Prompts, Target, with_plain_arms
 from specjax.bench.schema import make, nearest, within
 from specjax.drafters import NGram, NoDraft
-from specjax.lengths import EVERYTHING, Fixed, match
-from specjax.prompts import load as load_prompts
+from specjax.lengths import EVERYTHING, Fixed, Heuristic, match
 from specjax.sampling import Sampling
 
-DRAFTERS = {"none": NoDraft, "ngram": NGram, "model": DraftModel}
+__all__ = ["load", "plan"]
+
+DRAFTERS = {"none": NoDraft, "ngram": NGram, "model": DraftModel, "early_exit": EarlyExitDraft}
 RULES = {rule.name: rule for rule in rules.ALL}
-LENGTHS = {"fixed": Fixed, "match": match}
+LENGTHS = {"fixed": Fixed, "match": match, "heuristic": Heuristic}
+MOST = 1024  # of what is unrolled, or held at once: drafted tokens, tokens of a match, rows of a batch, letters of a name
 
 
 def plan(config: ConfigDict | Mapping) -> Plan:
@@ -38,50 +40,54 @@ def plan(config: ConfigDict | Mapping) -> Plan:
     Raises:
       ValueError: an unknown key (names the nearest), a wrong type or a value out of range, in one line.
     """
-    made = make(Plan, _plain(config), "config", target=_target, prompts=_prompts, arms=_arms)
-    for name in ("max_new_tokens", "batch", "repeats"):
-        within(f"config.{name}", getattr(made, name), 1)
-    within("config.seed", made.seed, 0)
+    made = make(Plan, _plain(config), "config", target=_target, prompts=_prompts, arms=_arms, processors=_processors)
+    for name, high in (("max_new_tokens", 2**20), ("batch", MOST), ("repeats", 2**20), ("samples", 2**20)):
+        within(f"config.{name}", getattr(made, name), 1, high)
+    within("config.min_new_tokens", made.min_new_tokens, 0, made.max_new_tokens)
+    within("config.seed", made.seed, 0, 2**32 - 1)
+    for name in ("stop", "forbidden"):
+        _distinct(f"config.{name}", getattr(made, name))
+    for token in made.forbidden:
+        within("config.forbidden", token, 0)
+    if "" in made.stop:
+        raise ValueError("config.stop: '' is empty, a stop string needs at least one character")
+    _check_effect(made)
     return dataclasses.replace(made, arms=with_plain_arms(made.arms))
 
 
-def load(plan: Plan) -> Experiment:
-    """Load the models, encode the prompts, and choose S: the longest prompt + new tokens + the widest rung.
-
-    Raises:
-      ValueError: something cannot be loaded, or parts do not fit together.
-    """
-    began = time.perf_counter()
-    target = specjax.load(plan.target.source, dtype=plan.target.dtype)
-    jax.block_until_ready(target.params)
-    load_draft = _draft_loader(plan, target)
-    arms = tuple(_load_arm(plan, arm, target, load_draft) for arm in plan.arms)
-    options = dataclasses.asdict(plan.prompts)
-    chat = options.pop("chat")
-    prompts = load_prompts(options.pop("source"), **options)
-    tokens = specjax.api.encode(target, [p.turns[0] for p in prompts], chat)
-    widest = max(arm.decoder.setup.ladder[-1] for arm in arms)
-    needed = max(map(len, tokens)) + plan.max_new_tokens + widest
-    experiment = Experiment(
-        plan=plan,
-        target=target,
-        arms=arms,
-        prompts=tuple(map(Encoded, prompts, tokens)),
-        size=-(-needed // specjax.api.BUCKET) * specjax.api.BUCKET,
-        load_seconds=time.perf_counter() - began,
-    )
-    arms[0].decoder.start(tokens, plan.max_new_tokens)  # refuses a prompt that does not fit
-    return experiment
+def _check_effect(plan: Plan) -> None:
+    """No key may be set that changes nothing."""
+    greedy = all(arm.sampling.temperature is None for arm in plan.arms)
+    if plan.samples > 1 and greedy:
+        raise ValueError(f"config.samples={plan.samples} changes nothing: every arm has temperature 0, so all samples would be equal")
+    if plan.refill and plan.batch == 1:
+        raise ValueError("config.refill=True changes nothing with batch=1: leave it out, or set a larger batch")
+    sampled = all(arm.sampling.temperature is not None for arm in with_plain_arms(plan.arms))
+    if plan.min_new_tokens and plan.ignore_eos and sampled and not plan.stop:
+        raise ValueError(f"config.min_new_tokens={plan.min_new_tokens} changes nothing: every arm ignores EOS, and there is no stop string")
 
 
 # ---------------------------------------------------------------- the parts of a config
 
 
-def _plain(value):
-    """Dicts and lists all the way down."""
+def _plain(value, where="config"):
+    """Dicts, lists and Python's own numbers all the way down.
+
+    Raises:
+      ValueError: a text or a number that no file can hold.
+    """
     if isinstance(value, ConfigDict | Mapping):
-        return {key: _plain(value[key]) for key in value}
-    return [_plain(x) for x in value] if isinstance(value, list | tuple) else value
+        return {key: _plain(value[key], f"{where}.{key}") for key in value}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(x, f"{where}[{i}]") for i, x in enumerate(value)]
+    where = where.removeprefix("config.") if where.count(".") > 1 else where
+    if isinstance(value, str) and (odd := re.search("[\0\ud800-\udfff]", value)):
+        raise ValueError(f"{where}={value!r} holds {odd[0]!r}: it must be text without NUL or half a surrogate pair")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{where} is a number of {value.bit_length()} bits: it must have at most 63")
+    return value
 
 
 def _target(given, where):
@@ -89,7 +95,20 @@ def _target(given, where):
 
 
 def _prompts(given, where):
-    return make(Prompts, given, where)
+    made = make(Prompts, given, where)
+    if made.limit is not None:
+        within(f"{where}.limit", made.limit, 1)
+    if made.categories is not None:
+        if not made.categories:
+            raise ValueError(f"{where}.categories=() must name at least one, or be None for all")
+        _distinct(f"{where}.categories", made.categories)
+    return made
+
+
+def _distinct(where, values):
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{where}={list(values)}: {value!r} is there twice")
 
 
 def _arms(given, where):
@@ -107,6 +126,8 @@ def _arm(given, where):
     arm = make(
         Arm, given, where, drafter=_drafter, rule=_rule, length=_length, sampling=_sampling, draft_sampling=_sampling
     )  # fmt: skip
+    if not (arm.name.strip() and arm.name.isprintable() and len(arm.name) <= MOST):
+        raise ValueError(f"{where}.name={arm.name[:50]!r} must be one printable line, not empty, of at most {MOST} letters")
     most = arm.drafter.most
     if arm.draft_sampling is not None and isinstance(arm.drafter, NGram | NoDraft):
         raise ValueError(f"{where}.draft_sampling changes nothing: the drafts of {arm.drafter.name} are certain")
@@ -117,12 +138,15 @@ def _arm(given, where):
 
 def _sampling(given, where):
     made = make(Sampling, given, where)
+    if made.temperature is not None:
+        within(f"{where}.temperature", made.temperature, 0, 1e6)
     if sampling.checked(made, where).temperature is not None:
         return made
-    idle = [name for name in ("top_k", "top_p", "min_p", "coupled") if getattr(made, name)]
+    filters = [name for name in ("top_k", "top_p", "min_p") if getattr(made, name) is not None]
+    idle = [*filters, *(["coupled"] if made.coupled else [])]
     if idle:
         raise ValueError(f"{where}.{idle[0]} changes nothing at temperature 0: leave it out, or set a temperature")
-    return Sampling()
+    return Sampling(**made.penalties)
 
 
 def _drafter(given, where):
@@ -130,8 +154,11 @@ def _drafter(given, where):
     if not hasattr(made, "most"):
         raise ValueError(f"{where}: {type(made).__name__} has no `most`, its largest draft")
     if not isinstance(made, NoDraft):
-        within(f"{where}.most", made.most, 1)
+        within(f"{where}.most", made.most, 1, MOST)
+    if isinstance(made, EarlyExitDraft):
+        within(f"{where}.exit_layer", made.exit_layer, 1)
     if isinstance(made, NGram):
+        within(f"{where}.max_n", made.max_n, 1, MOST)
         within(f"{where}.min_n", made.min_n, 1, made.max_n)
         within(f"{where}.per_match", made.per_match, 0)
     return made
@@ -146,6 +173,12 @@ def _rule(given, where):
 
 def _length(given, where):
     return _part(given, where, LENGTHS, "choose")
+
+
+def _processors(given, where):
+    if not isinstance(given, list):
+        raise ValueError(f"{where}={given!r} must be a list of processors")
+    return tuple(_part(one, f"{where}[{i}]", {}, "__call__") for i, one in enumerate(given))
 
 
 def _part(given, where, known: Mapping, method: str):
@@ -164,7 +197,9 @@ def _part(given, where, known: Mapping, method: str):
     else:
         made = thing
     if thing not in known.values() and not hasattr(made, method):
-        raise ValueError(f"{where}={name!r} has no method {method}, so it is no {where.rpartition('.')[2]}")
+        raise ValueError(
+            f"{where}={name!r} has no method {method}, so it is no {where.rpartition('.')[2].partition('[')[0].removesuffix('s')}"
+        )
     return made
 
 
@@ -178,46 +213,9 @@ def _call(thing, numbers, where):
 def _dotted(name, where, known):
     module, _, attribute = name.replace(":", ".").rpartition(".")
     if not module:
-        raise ValueError(f"{where}={name!r} is none of {', '.join(known)}, nor package.module:Thing{nearest(name, known)}")
+        named = f"is none of {', '.join(known)}, nor" if known else "must be"
+        raise ValueError(f"{where}={name!r} {named} package.module:Thing{nearest(name, known)}")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{where}={name!r}: {error}") from error
-
-
-# ---------------------------------------------------------------- models
-
-
-def _draft_loader(plan: Plan, target):
-    """load(DraftModel) -> LM; the same weights are loaded once."""
-    loaded = {(plan.target.source, plan.target.dtype): target}
-
-    def load_draft(draft: DraftModel):
-        key = (draft.source, draft.dtype or plan.target.dtype)
-        if key not in loaded:
-            loaded[key] = specjax.load(key[0], dtype=key[1])
-        return loaded[key]
-
-    return load_draft
-
-
-def _load_arm(plan: Plan, arm: Arm, target, load_draft) -> LoadedArm:
-    drafter = arm.drafter
-    if isinstance(drafter, DraftModel):
-        drafter = specjax.api.as_drafter(target, load_draft(drafter), drafter.most)
-    try:
-        decoder = specjax.Decoder(
-            target,
-            drafter=drafter,
-            rule=arm.rule,
-            length=arm.length,
-            sampling=arm.sampling,
-            draft_sampling=arm.draft_sampling,
-            seed=plan.seed,
-            eos=() if plan.ignore_eos and arm.sampling.temperature is not None else None,
-        )
-    except ValueError as error:
-        raise ValueError(f"arm {arm.name!r}: {error}") from error
-    plain = baseline(arm, plan.arms)
-    same = plain.sampling == arm.sampling and arm.sampling.one_hot and decoder.setup.rule.exact
-    return LoadedArm(arm.name, decoder, plain.name, same and plain is not arm)
+    except Exception as error:  # whatever the user's own module raises
+        raise ValueError(f"{where}={name!r}: {type(error).__name__}: {' '.join(str(error).split())}") from error

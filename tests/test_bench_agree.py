@@ -45,7 +45,7 @@ def test_a_wrong_greedy_token_is_a_bug_with_the_gap_of_its_logit(place):
     token = int(np.argsort(logits)[-2])
     agreements, [difference] = agree.compare(experiment, planted("match", "one/1", place, token))
     assert agreements["match"] == agree.Agreement(3, 0, 1) and agreements["one"] == agree.Agreement(4, 0, 0)
-    assert difference[:5] == ("match", "one/1", 0, place, (plain[place], token)) and difference.kind == "bug"
+    assert difference[:7] == ("match", "one/1", 0, 0, 0, place, (plain[place], token)) and difference.kind == "bug"
     assert difference.gap == pytest.approx(logits.max() - logits[token], abs=1e-4) and difference.gap > 0.01
 
 
@@ -70,7 +70,7 @@ def test_coupled_tokens_are_scored_with_their_noise():
     for encoded in experiment.prompts:
         own = next(r for r in all_ if r["arm"] == "coupled" and r["question_id"] == encoded.prompt.question_id)["token_ids"]
         for place in (0, 4, 11):
-            seen_V = agree.scores(experiment, arm, encoded.tokens + own[:place], encoded.prompt.id)
+            seen_V = agree.scores(experiment, arm, encoded.tokens + own[:place], len(encoded.tokens), encoded.prompt.id)
             assert int(seen_V.argmax()) == own[place]
     second = int(np.argsort(seen_V)[-2])
     _, [difference] = agree.compare(experiment, planted("coupled", "two/1", 11, second))
@@ -92,7 +92,7 @@ def test_a_token_outside_the_filters_has_a_finite_gap_by_the_law_without_them():
     arm = next(a for a in experiment.arms if a.name == "coupled")
     encoded = next(e for e in experiment.prompts if e.prompt.question_id == "two/1")
     plain = next(r["token_ids"] for r in rows() if r["arm"] == "coupled" and r["question_id"] == "two/1")
-    seen_V = agree.scores(experiment, arm, encoded.tokens + plain[:11], encoded.prompt.id)
+    seen_V = agree.scores(experiment, arm, encoded.tokens + plain[:11], len(encoded.tokens), encoded.prompt.id)
     second = int(np.argsort(seen_V)[-2])
     _, differences = agree.compare(changed, planted("coupled", "two/1", 11, second))
     [difference] = [d for d in differences if d.arm == "coupled"]

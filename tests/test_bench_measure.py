@@ -27,6 +27,15 @@ def test_calls_take_turns_and_the_median_counts(monkeypatch):
     assert order == list("abababab")
 
 
+def test_a_transfer_while_the_clock_runs_is_an_error():
+    """The tiny run, whose records are made under the same clock, has none."""
+    add, on_device = jax.jit(lambda x: x + x), jax.numpy.ones(3)
+    assert measure.timed(lambda: add(on_device))[0].tolist() == [2, 2, 2]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"):
+        measure.timed(lambda: add(np.ones(3, np.float32)))
+    assert set(tiny_run.finished()[0].read("manifest.json")["costs"]) == set(tiny_run.ARMS)
+
+
 def test_costs_are_in_plain_steps_of_the_arms_own_sampling():
     workdir, _ = tiny_run.finished()
     costs = {name: Costs.from_json(row) for name, row in workdir.read("manifest.json")["costs"].items()}
@@ -98,7 +107,7 @@ def test_only_arms_of_one_program_share_costs(monkeypatch):
         changed("open", sampling=open_),
     )
     monkeypatch.setattr(measure, "pass_seconds", lambda e: dict.fromkeys(e.widths, 1.0))
-    monkeypatch.setattr(measure, "choice_seconds", lambda e, law: asked.append(law) or dict.fromkeys(e.widths, float(len(asked))))
+    monkeypatch.setattr(measure, "choice_seconds", lambda e, own, law: asked.append(law) or dict.fromkeys(e.widths, float(len(asked))))
     monkeypatch.setattr(measure, "draft_seconds", lambda e, a: asked.append(a.name) or (1.0, 0.5))
     costs = measure.costs(dataclasses.replace(experiment, arms=arms))
     assert asked == [setup.sampling, "draft model", "wide", narrow, "narrow", open_]
@@ -108,8 +117,8 @@ def test_only_arms_of_one_program_share_costs(monkeypatch):
 
 def test_choices_are_timed_on_the_targets_own_logits(monkeypatch):
     experiment, seen = tiny_run.experiment(), {}
-    monkeypatch.setattr(measure, "_choices", lambda law, seed, logits_BTV, turns: seen.update({logits_BTV.shape[1]: logits_BTV}))
-    measure.choice_seconds(experiment, arm_named("coupled").decoder.setup.sampling)
+    monkeypatch.setattr(measure, "_choices", lambda own, law, seed, logits_BTV, *rest: seen.update({logits_BTV.shape[1]: logits_BTV}))
+    measure.choice_seconds(experiment, (), arm_named("coupled").decoder.setup.sampling)
     target, tokens = experiment.target, experiment.prompts[0].tokens
     cache = target.model.init_cache(1, 128, np.float32)
     hidden, _, _ = target.model.forward(target.params, np.asarray([tokens]), cache, np.zeros(1, np.int32))

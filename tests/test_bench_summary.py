@@ -122,7 +122,7 @@ def test_rows_of_a_real_run():
         assert list(row["by_category"]) == ["one", "two"]
         assert set(row["by_category"]["one"]) == {"prompts", "tokens_per_second", "speedup", "tokens_per_pass", "alpha"}
         assert row["v"]["1"] == 1.0 and row["predicted_speedup"] > 0 and math.isfinite(row["time_to_first_token"])
-    equal = {"equal": 4, "ties": 0, "bugs": 0}
+    equal = {"equal": 4, "ties": 0, "bugs": 0, "followed": 0}
     plain, one = result["arms"][0], result["arms"][3]
     assert plain["speedup"] == {"value": 1.0, "low": None, "high": None} and plain["predicted_speedup"] == 1.0
     assert plain["alpha"] is None and plain["c"] == 0.0 and plain["v"] == {"1": 1.0} and plain["matches_plain"] is None

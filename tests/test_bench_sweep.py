@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 import tiny_run
+import tiny_talk
 
 from specjax import decode
 from specjax.bench import sweep
@@ -39,7 +40,7 @@ def test_a_run_goes_on_at_the_first_missing_record(tmp_path):
             for i, job in enumerate(jobs):
                 if i == count:
                     return
-                seen.append((job[0].name, job[1][0].prompt.question_id))
+                seen.append([task.key for task in job])
                 yield job
 
         return progress
@@ -49,7 +50,7 @@ def test_a_run_goes_on_at_the_first_missing_record(tmp_path):
     sweep.run(experiment, workdir, stop_after(8))
     assert len(outputs(workdir)) == 8
     sweep.run(experiment, workdir, stop_after(99))
-    assert len(seen) == len(set(seen)) == 28 and outputs(workdir) == outputs(tiny_run.finished()[0])
+    assert len(seen) == len({key for [key] in seen}) == 28 and outputs(workdir) == outputs(tiny_run.finished()[0])
 
 
 def test_repeats_and_batches_give_the_same_tokens(tmp_path):
@@ -73,7 +74,7 @@ def test_repeats_and_batches_give_the_same_tokens(tmp_path):
 def test_all_buffers_have_the_size_of_the_run():
     experiment = dataclasses.replace(tiny_run.experiment(), size=384)
     for arm in experiment.arms:
-        assert sweep._start(experiment, arm, experiment.prompts[:1]).token_BS.shape == (1, 384)
+        assert sweep._start(experiment, sweep.first_batch(experiment, arm), {})[0].token_BS.shape == (1, 384)
 
 
 def test_a_run_of_other_prompts_or_weights_is_not_continued(tmp_path):
@@ -88,3 +89,40 @@ def test_a_run_of_other_prompts_or_weights_is_not_continued(tmp_path):
     ):
         with pytest.raises(ValueError, match="the prompts or the weights have changed since this run began"):
             sweep.check(dataclasses.replace(experiment, **changed), workdir)
+
+
+def test_a_manifest_or_records_that_are_not_this_runs_are_refused(tmp_path):
+    experiment, whole = tiny_run.experiment(), tiny_run.finished()[0]
+    notes = whole.read("manifest.json")
+    workdir = Workdir(tmp_path)
+    for lost in ("fingerprint", "costs", "seconds", "wall_seconds"):
+        workdir.write("manifest.json", {k: v for k, v in notes.items() if k != lost})
+        with pytest.raises(ValueError, match=r"manifest.json: is no whole manifest: name another folder"):
+            sweep.check(experiment, workdir)
+    workdir.write("manifest.json", notes)
+    lines = (whole.path / "records.jsonl").read_text()
+    (tmp_path / "records.jsonl").write_text(lines.replace('"arm": "one"', '"arm": "gone"', 1))
+    with pytest.raises(ValueError, match=r"records.jsonl: a record of \('gone', 'one/0', 0, 0, 0\), which is no part of this run"):
+        sweep.check(experiment, workdir)
+
+
+def test_a_second_process_is_refused_before_it_writes(tmp_path):
+    with Workdir(tmp_path).locked(), pytest.raises(OSError, match="is in use by another process"):
+        sweep.whole(tiny_run.experiment(), Workdir(tmp_path), [])
+    assert [p.name for p in tmp_path.iterdir()] == [".lock"]
+
+
+def test_arms_that_are_certain_have_one_sample():
+    experiment = tiny_talk.experiment()
+    order = [(b[0].sample, b[0].turn, b[0].arm.name, [t.encoded.prompt.question_id for t in b]) for b in sweep.batches(experiment)]
+    arms = [a.name for a in experiment.arms]
+    assert arms == ["plain greedy", "plain t=2", "match", "p/q"]
+    groups = {0: ("abc", "def", "g"), 1: ("ab", "e"), 2: ("a",)}  # of each turn: who is still talking
+    want = [
+        (sample, turn, arm, list(groups[turn][i]))
+        for sample in (0, 1)
+        for i, turns in enumerate((3, 2, 1))
+        for turn in range(turns)
+        for arm in (arms if sample == 0 else ["plain t=2", "p/q"])
+    ]
+    assert order == want

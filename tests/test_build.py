@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 import tiny_run
 
-from specjax import Fixed, Greedy, Lenient, NGram, NoDraft, Sampling, build, match
-from specjax.bench.plan import DraftModel
+from specjax import Fixed, Greedy, Heuristic, Lenient, NGram, NoDraft, Sampling, build, match
+from specjax.bench.plan import DraftModel, EarlyExitDraft
+from specjax.types import struct
 
 
 class Double:
@@ -95,6 +97,48 @@ def test_an_experiment_has_one_size_and_knows_what_to_compare():
     assert build.load(build.plan(config(ignore_eos=False))).arms[1].decoder.setup.eos_E.tolist() == [256]
 
 
+def test_stops_and_processors_reach_the_decoder():
+    more = dict(stop=["zz"], min_new_tokens=2, forbidden=[3, 5], processors=["test_build:shout", dict(name="test_build.Bias", by=2.0)])
+    plan = build.plan(config(logprobs=True, **more))
+    assert plan.processors == (shout, Bias(by=2.0)) and plan.stop == ("zz",) and plan.forbidden == (3, 5)
+    assert plan.resolved()["processors"] == ["test_build.shout", {"type": "test_build.Bias", "by": 2.0}]
+    setup = build.load(plan).arms[0].decoder.setup
+    assert setup.logprobs and int(setup.least) == 2 and setup.stop is not None and len(setup.processors) == 4
+
+
+def test_early_exit_and_heuristic():
+    _, arm = arms(dict(name="a", drafter=dict(name="early_exit", exit_layer=1, most=3), length=dict(name="heuristic", start=2)))
+    assert arm.drafter == EarlyExitDraft(1, 3) and arm.length == Heuristic(start=2)
+    plan = build.plan(config(arms=[dict(name="a", drafter=dict(name="early_exit", exit_layer=1, most=3))]))
+    assert build.load(plan).arms[1].decoder.setup.drafter.exit_layer == 1
+    plan = build.plan(config(arms=[dict(name="a", drafter=dict(name="early_exit", exit_layer=9))]))
+    with pytest.raises(ValueError, match=r"arm 'a': drafter.exit_layer=9 must be at least 1 and at most 2"):
+        build.load(plan)
+
+
+def test_penalties_change_greedy_output_too():
+    arm = arms(dict(name="a", drafter="ngram", sampling=dict(temperature=0.0, repetition=1.5)))[1]
+    assert arm.sampling == Sampling(repetition=1.5)
+
+
+def test_numpys_numbers_are_numbers():
+    given = config(max_new_tokens=np.int64(9), arms=[dict(name="a", drafter="ngram", sampling=dict(temperature=np.float32(0.5)))])
+    plan = build.plan({**given, "forbidden": np.array([1, 2])})
+    assert type(plan.max_new_tokens) is int and type(plan.arms[1].sampling.temperature) is float and plan.forbidden == (1, 2)
+
+
+def shout(logits_V, path):
+    return logits_V
+
+
+@struct
+class Bias:
+    by: float
+
+    def __call__(self, logits_V, path):
+        return logits_V + self.by
+
+
 class NoMost:
     propose = None
 
@@ -148,6 +192,47 @@ BAD = {
     r"arms\[0\].rule.lenience=2.0 must be": config(arms=[{**NGRAM, "rule": dict(name="lenient", lenience=2.0)}]),
     r"arms\[0\].sampling.top_p=1.5 must be between 0 and 1": config(arms=[{**NGRAM, "sampling": dict(temperature=1, top_p=1.5)}]),
     r"arms\[0\].sampling.topp is not a key: .*; did you mean 'top_p'?": config(arms=[{**NGRAM, "sampling": dict(topp=1)}]),
+    r"arms\[0\].sampling.min_p changes nothing at temperature 0": config(arms=[{**NGRAM, "sampling": dict(min_p=0.0)}]),
+    r"arms\[0\].sampling.temperature=inf must be at least 0 and at most": config(
+        arms=[{**NGRAM, "sampling": dict(temperature=float("inf"))}]
+    ),
+    r"arms\[0\].sampling.temperature=nan must be": config(arms=[{**NGRAM, "sampling": dict(temperature=float("nan"))}]),
+    r"arms\[0\].name='a\\nb' must be one printable line": config(arms=[dict(name="a\nb")]),
+    r"arms\[0\].name='' must be one printable line": config(arms=[dict(name="")]),
+    r"arms\[0\].name='a\\x00' holds '\\x00': it must be text without NUL": config(arms=[dict(name="a\0")]),
+    r"target.source='\\ud800' holds '\\ud800': it must be text without NUL or half": config(target=dict(source="\ud800")),
+    r"arms\[0\].drafter.most=1025 must be at least 1 and at most 1024": config(
+        arms=[dict(name="a", drafter=dict(name="ngram", most=1025))]
+    ),
+    r"arms\[0\].drafter.max_n=99999 must be": config(arms=[dict(name="a", drafter=dict(name="ngram", max_n=99999))]),
+    r"arms\[0\].drafter.exit_layer=0 must be at least 1": config(arms=[dict(name="a", drafter=dict(name="early_exit", exit_layer=0))]),
+    r"arms\[0\].drafter.exit_layer is missing": config(arms=[dict(name="a", drafter="early_exit")]),
+    r"config.max_new_tokens is a number of 20001 bits: it must have at most 63": config(max_new_tokens=2**20000),
+    r"config.max_new_tokens=2097152 must be at least 1 and at most 1048576": config(max_new_tokens=2**21),
+    r"config.max_new_tokens=nan must be int, not float": config(max_new_tokens=float("nan")),
+    r"config.seed=4294967296 must be at least 0 and at most 4294967295": config(seed=2**32),
+    r"config.repeats=True must be int, not bool": config(repeats=np.True_),
+    r"config.batch=99999 must be": config(batch=99999),
+    r"config.samples=0 must be at least 1": config(samples=0),
+    r"config.samples=2 changes nothing: every arm has temperature 0": config(arms=[NGRAM], samples=2),
+    r"config.refill=True changes nothing with batch=1": config(refill=True),
+    r"config.refill=1 must be bool, not int": config(refill=1, batch=2),
+    r"config.refil is not a key: .*; did you mean 'refill'?": config(refil=True),
+    r"config.min_new_tokens=13 must be at least 0 and at most 12": config(min_new_tokens=13),
+    r"config.min_new_tokens=1 changes nothing: every arm ignores EOS": config(arms=[{**NGRAM, "sampling": tiny_run.PQ}], min_new_tokens=1),
+    r"config.stop='x' must be a list of str, not str": config(stop="x"),
+    r"config.stop: '' is empty": config(stop=[""]),
+    r"config.stop=\['x', 'x'\]: 'x' is there twice": config(stop=["x", "x"]),
+    r"config.forbidden=-1 must be at least 0": config(forbidden=[-1]),
+    r"config.forbidden=\[True\] must be a list of int, not list": config(forbidden=[True]),
+    r"processors='x' must be a list of processors": config(processors="x"),
+    r"processors\[0\]='shout' must be package.module:Thing": config(processors=["shout"]),
+    r"processors\[0\]='test_build:NGRAM' has no method __call__, so it is no processor": config(processors=["test_build:NGRAM"]),
+    r"processors\[0\].bi is not a key: .*; did you mean 'by'?": config(processors=[dict(name="test_build:Bias", bi=1.0)]),
+    r"prompts.limit=0 must be at least 1": config(prompts=dict(limit=0)),
+    r"prompts.categories=\(\) must name at least one": config(prompts=dict(categories=[])),
+    r"prompts.categories=\['a', 'a'\]: 'a' is there twice": config(prompts=dict(categories=["a", "a"])),
+    r"target.dtype='float33' must be .*; did you mean 'float32'?": config(target=dict(source="x", dtype="float33")),
 }
 
 
@@ -164,8 +249,10 @@ def test_parts_that_do_not_fit_name_the_arm():
         build.load(plan)
     with pytest.raises(ValueError, match="no chat template"):
         build.load(build.plan(config(prompts=dict(source="own", limit=1))))
-    with pytest.raises(ValueError, match="exceed the model's 1024 positions"):
+    with pytest.raises(ValueError, match="prompt 'one/0': 8 tokens \\+ max_new_tokens=1020 exceed the model's 1024 positions"):
         build.load(build.plan(config(max_new_tokens=1020)))
+    with pytest.raises(ValueError, match=r"config.refill=True changes nothing: batch=4 rows hold all prompts \(4\) at once"):
+        build.load(build.plan(config(refill=True, batch=4)))
 
 
 def test_the_shipped_configs_are_plans():

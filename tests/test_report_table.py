@@ -11,7 +11,7 @@ def row(name, value, **more):
     return {
         "name": name, "baseline": "plain", "exact": True, "tokens_per_second": 30.0, "speedup": speedup, "tokens_per_pass": 1.5,
         "predicted_speedup": 1.75, "alpha": 0.5, "c": 0.125, "v": {"1": 1.0, "8": 1.65}, "time_to_first_token": 0.25,
-        "peak_memory_bytes": 2**21, "matches_plain": {"equal": 3, "ties": 1, "bugs": 0},
+        "peak_memory_bytes": 2**21, "matches_plain": {"equal": 3, "ties": 1, "bugs": 0, "followed": 0},
         "by_category": {"chat": {"prompts": 4, "speedup": speedup}}, **more,
     }  # fmt: skip
 
@@ -24,7 +24,19 @@ SUMMARY = {
         row("quick", 2.0),
         row("loose", 9.0, exact=False),
     ],
-    "differences": [{"kind": "tie", "arm": "quick", "question_id": "q", "repeat": 0, "place": 7, "tokens": [5, 6], "gap": 2e-5}],
+    "differences": [
+        {
+            "kind": "tie",
+            "arm": "quick",
+            "question_id": "q",
+            "sample": 0,
+            "repeat": 0,
+            "turn": 0,
+            "place": 7,
+            "tokens": [5, 6],
+            "gap": 2e-5,
+        }
+    ],
 }
 
 
@@ -52,6 +64,18 @@ def test_the_table_shows_each_metric():
     assert cells["plain"][1:3] == ["30.0", "1.00"] and cells["plain"][-1] == "-"
     assert cells["loose"][1] == "(inexact)"
     assert "tie: quick, q, new token 7: 6 where plain has 5, gap 2.0e-05" in lines
+
+
+def test_a_difference_names_its_sample_repeat_and_turn_where_they_are_not_the_first():
+    difference = {**SUMMARY["differences"][0], "sample": 2, "turn": 1}
+    assert table.differences({"differences": [difference]}) == [
+        "tie: quick, q, sample 2, turn 1, new token 7: 6 where plain has 5, gap 2.0e-05"
+    ]
+
+
+def test_what_followed_a_difference_and_what_was_not_timed():
+    assert table.agreement({"equal": 3, "ties": 1, "bugs": 0, "followed": 2}) == "3/1/0 (2 followed)"
+    assert " s " not in shown({**SUMMARY, "arms": [row("plain", 1.0, time_to_first_token=None)]}).partition("peak")[2]
 
 
 def test_the_closing_sentence_names_the_best_exact_arm():

@@ -48,6 +48,17 @@ def manifest(experiment: Experiment, command: list[str], compile_seconds: dict[s
     }
 
 
+def costs(notes: dict, arms: list[str], where: str) -> dict[str, Costs]:
+    """The costs in a manifest. ValueError, beginning with `where`, if it lacks what a run that goes on takes from it."""
+    try:
+        compiled, wall = notes["seconds"]["compile"], notes["wall_seconds"]
+        if "fingerprint" in notes and isinstance(wall, float) and set(arms) <= set(compiled):
+            return {name: Costs.from_json(notes["costs"][name]) for name in arms}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        pass
+    raise ValueError(f"{where}: is no whole manifest: name another folder")
+
+
 def _parts(setup) -> dict[str, str]:
     """The names of what plugged in, those that the config left to the decoder too."""
     chosen = {"drafter": setup.drafter, "rule": setup.rule, "length": setup.length}

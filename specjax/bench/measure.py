@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import decode, sampling
+from specjax import decode, processors, sampling
 from specjax.bench.plan import Experiment
-from specjax.types import View
+from specjax.types import Path, View
 
 TURNS = 4  # of the loop in a timed call
 REPEATS = 15
@@ -44,10 +44,11 @@ class Costs(NamedTuple):
 
 
 def timed(call):
-    """(result, seconds) of a call whose result is on the device when the clock stops."""
-    began = time.perf_counter()
-    result = jax.block_until_ready(call())
-    return result, time.perf_counter() - began
+    """(result, seconds) of a call whose inputs and result are on the device: a transfer that nobody asked for is an error."""
+    with jax.transfer_guard("disallow"):
+        began = time.perf_counter()
+        result = jax.block_until_ready(call())
+        return result, time.perf_counter() - began
 
 
 def interleaved(calls: dict, repeats: int = REPEATS) -> dict:
@@ -67,9 +68,9 @@ def costs(experiment: Experiment) -> dict[str, Costs]:
     choices, drafts, measured = {}, {}, {}
     for arm in experiment.arms:
         setup = arm.decoder.setup
-        law = _alike(setup.sampling)
+        law = _alike((setup.processors, setup.sampling))
         if law not in choices:
-            choices[law] = choice_seconds(experiment, setup.sampling)
+            choices[law] = choice_seconds(experiment, setup.processors, setup.sampling)
         total = {w: passes[w] + choices[law][w] for w in experiment.widths}
         program = program_key(setup), _alike(setup.draft_sampling)
         if program not in drafts:
@@ -85,9 +86,9 @@ def program_key(inputs):
     return structure, tuple((x.shape, x.dtype) if hasattr(x, "shape") else x for x in leaves)
 
 
-def _alike(law: sampling.Sampling):
+def _alike(law):
     """Laws of one program still differ in cost with their numbers: a wide top-p searches the vocabulary, a narrow one does not."""
-    return jax.tree.structure(law), tuple(map(float, jax.tree.leaves(law)))
+    return jax.tree.structure(law), tuple(np.asarray(x).tobytes() for x in jax.tree.leaves(law))
 
 
 # ---------------------------------------------------------------- passes
@@ -98,9 +99,11 @@ def pass_seconds(experiment: Experiment) -> dict[int, float]:
     model, params, batch = experiment.target.model, experiment.target.params, experiment.plan.batch
     held = [model.init_cache(batch, experiment.size, experiment.target.dtype)]
     cursor_B = jnp.full(batch, experiment.size // 2, jnp.int32)
+    token_BT = {width: jnp.zeros((batch, width), jnp.int32) for width in experiment.widths}
+    turns = jnp.int32(TURNS)
 
     def run(width):
-        tokens, held[0] = _passes(model, params, jnp.zeros((batch, width), jnp.int32), held[0], cursor_B, TURNS)
+        tokens, held[0] = _passes(model, params, token_BT[width], held[0], cursor_B, turns)
         return tokens, held[0]
 
     return _per_turn(interleaved({w: functools.partial(run, w) for w in experiment.widths}))
@@ -116,13 +119,15 @@ def _passes(model, params, token_BT, cache, cursor_B, turns):
     return jax.lax.fori_loop(0, turns, one, (token_BT, cache))
 
 
-def choice_seconds(experiment: Experiment, law: sampling.Sampling) -> dict[int, float]:
-    """Seconds from logits to the tokens of a pass by width; 0 for greedy, whose argmax is in the pass."""
-    if law.temperature is None:
+def choice_seconds(experiment: Experiment, own: tuple, law: sampling.Sampling) -> dict[int, float]:
+    """Seconds from logits to the tokens of a pass by width, after processors `own`; 0 for bare greedy, whose argmax is in the pass."""
+    if law.temperature is None and not own and not law.penalties:
         return dict.fromkeys(experiment.widths, 0.0)
     logits_TV = _prompt_logits(experiment, experiment.widths[-1])
     logits = {w: jnp.tile(logits_TV[-w:], (experiment.plan.batch, 1, 1)) for w in experiment.widths}
-    calls = {w: functools.partial(_choices, law, jax.random.key(0), logits[w], TURNS) for w in experiment.widths}
+    token_BS = jnp.zeros((experiment.plan.batch, experiment.size), jnp.int32)
+    inputs = token_BS, jnp.int32(TURNS)
+    calls = {w: functools.partial(_choices, own, law, jax.random.key(0), logits[w], *inputs) for w in experiment.widths}
     return _per_turn(interleaved(calls))
 
 
@@ -141,12 +146,15 @@ def _prompt_logits(experiment: Experiment, count: int):
 
 
 @jax.jit
-def _choices(law, seed, logits_BTV, turns):
+def _choices(own, law, seed, logits_BTV, token_BS, turns):
     """Coupled sampling draws at every place of a pass, other sampling at the one where the round ends."""
-    places = jnp.arange(logits_BTV.shape[1] if law.coupled else 1)
+    B, T, _ = logits_BTV.shape
+    places = jnp.arange(T if law.coupled else 1)
+    path = Path(token_BS, jnp.full((B, T), token_BS.shape[1] // 2), jnp.ones(B, jnp.int32))
 
     def one(turn, total):
-        p_BTV = sampling.law(logits_BTV + turn, law)  # a turn of its own, or the compiler would lift it out of the loop
+        x_BTV = logits_BTV + turn.astype(logits_BTV.dtype)  # of each turn its own, or the compiler would lift the law out of the loop
+        p_BTV, _ = processors.law(own, law, x_BTV, path)
         keys = sampling.key(seed, sampling.NOISE, turn, jnp.arange(logits_BTV.shape[0])[:, None], places)
         return total + sampling.draw(keys, p_BTV[:, : len(places)]).sum() + (p_BTV[:, -1, 0] > 0.5).sum()
 
@@ -169,9 +177,10 @@ def draft_seconds(experiment: Experiment, arm) -> tuple[float, float]:
     held = [decoder.prefill(state)]
     falling_B = jnp.copy(held[0].cursor_B)
     rising_B = jnp.maximum(falling_B - TURNS * widest, 0)
+    turns = jnp.int32(TURNS)
 
     def run(cursor_B, rises):
-        drafted, total, held[0] = _drafts(decoder.setup, experiment.target.params, held[0], cursor_B, rises, TURNS)
+        drafted, total, held[0] = _drafts(decoder.setup, experiment.target.params, held[0], cursor_B, rises, turns)
         return drafted, total, held[0]
 
     drafted = int(run(falling_B, False)[0])

@@ -9,11 +9,14 @@ import dataclasses
 import hashlib
 import json
 import math
+import zlib
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from specjax import LM, Decoder, NoDraft, Sampling
+from specjax.api import sample_id
+from specjax.bench.schema import nearest
 from specjax.models.load.names import DTYPES
 from specjax.prompts import Prompt
 
@@ -55,6 +58,14 @@ class DraftModel:
 
 
 @dataclasses.dataclass(frozen=True)
+class EarlyExitDraft:
+    """The target's first `exit_layer` layers as drafter, before the target is loaded. most: largest draft."""
+
+    exit_layer: int
+    most: int = 7
+
+
+@dataclasses.dataclass(frozen=True)
 class Arm:
     """One way to decode. rule None: greedy matching or the p/q rule, as the sampling asks. length None: all that is offered."""
 
@@ -72,15 +83,26 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A checked run. ignore_eos: sampled arms decode to the budget, whatever is said."""
+    """A checked run. max_new_tokens: of each turn. stop, min_new_tokens, forbidden, processors, logprobs: as `specjax.Decoder` takes them.
+
+    samples: of each prompt by each arm that samples. refill: rows of a batch take the next prompt as they finish. ignore_eos: arms that
+    sample do not end at EOS (stop strings end them all the same).
+    """
 
     target: Target
     prompts: Prompts
     arms: tuple[Arm, ...]
     max_new_tokens: int = 64
+    min_new_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    forbidden: tuple[int, ...] = ()
+    processors: tuple[Any, ...] = ()
+    logprobs: bool = False
     seed: int = 0
     batch: int = 1
     repeats: int = 1
+    samples: int = 1
+    refill: bool = False
     ignore_eos: bool = True
 
     def resolved(self) -> dict:
@@ -90,7 +112,7 @@ class Plan:
 
 def _check_dtype(where: str, dtype: str | None) -> None:
     if dtype is not None and dtype not in DTYPES:
-        raise ValueError(f"{where}.dtype={dtype!r} must be None or one of {', '.join(DTYPES)}")
+        raise ValueError(f"{where}.dtype={dtype!r} must be None or one of {', '.join(DTYPES)}{nearest(dtype, DTYPES)}")
 
 
 def plain_of(sampling: Sampling) -> Sampling:
@@ -118,17 +140,17 @@ def baseline(arm: Arm, arms) -> Arm | None:
 
 
 def _plain_name(sampling: Sampling) -> str:
-    if sampling.temperature is None:
-        return "plain greedy"
-    filters = {"t": sampling.temperature, "k": sampling.top_k, "top-p": sampling.top_p, "min-p": sampling.min_p}
-    return "plain " + " ".join(f"{name}={value:g}" for name, value in filters.items() if value is not None)
+    numbers = {"t": sampling.temperature, "k": sampling.top_k, "top-p": sampling.top_p, "min-p": sampling.min_p, **sampling.penalties}
+    said = [f"{name}={value:g}" for name, value in numbers.items() if value is not None]
+    return " ".join(["plain", *(["greedy"] if sampling.temperature is None else []), *said])
 
 
 class Encoded(NamedTuple):
-    """A prompt and its token ids."""
+    """A prompt and the token ids of its first turn. later: of each later turn, as if every answer before it were empty."""
 
     prompt: Prompt
     tokens: list[int]
+    later: tuple[list[int], ...] = ()
 
 
 class LoadedArm(NamedTuple):
@@ -144,6 +166,30 @@ class LoadedArm(NamedTuple):
         return isinstance(self.decoder.setup.drafter, NoDraft)
 
 
+class Task(NamedTuple):
+    """What one record is about: an arm decodes one turn of a prompt."""
+
+    arm: LoadedArm
+    encoded: Encoded
+    sample: int = 0
+    repeat: int = 0
+    turn: int = 0
+
+    @property
+    def key(self) -> tuple:
+        """No two records of a run have the same."""
+        return self.arm.name, str(self.encoded.prompt.question_id), self.sample, self.repeat, self.turn
+
+    @property
+    def id(self) -> int:
+        """What with the seed decides every draw: the prompt's own id in the first sample's first turn.
+
+        Each turn has another: a template may leave out what was said before, so that two turns are at the same positions.
+        """
+        sample = sample_id(self.encoded.prompt.id, self.sample)
+        return sample if self.turn == 0 else zlib.crc32(f"{sample} turn {self.turn}".encode())
+
+
 @dataclasses.dataclass(frozen=True)
 class Experiment:
     """A plan with everything in memory. size: S, one for the run, so that prompts compile nothing."""
@@ -157,9 +203,13 @@ class Experiment:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what a config only names: the prompts' token ids, and the weights."""
-        said = [[str(e.prompt.question_id), e.tokens] for e in self.prompts]
+        """Digest of what a config only names: the prompts' token ids, of all turns, and the weights."""
+        said = [[str(e.prompt.question_id), e.tokens, *e.later] for e in self.prompts]
         return hashlib.sha256(json.dumps([said, self.target.sha256]).encode()).hexdigest()
+
+    def samples(self, arm: LoadedArm) -> range:
+        """One is enough of an arm that is certain of every token: the others would be equal."""
+        return range(1 if arm.decoder.setup.sampling.temperature is None else self.plan.samples)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -171,7 +221,7 @@ def _resolved(thing):
         kind = type(thing)
         fields = {f.name: _resolved(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
         ours = kind.__module__ == __name__
-        return fields if ours and kind is not DraftModel else {"type": f"{kind.__module__}.{kind.__qualname__}", **fields}
+        return fields if ours and kind not in (DraftModel, EarlyExitDraft) else {"type": f"{kind.__module__}.{kind.__qualname__}", **fields}
     if isinstance(thing, list | tuple):
         return [_resolved(x) for x in thing]
     if isinstance(thing, np.ndarray | np.generic):

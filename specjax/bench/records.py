@@ -1,23 +1,25 @@
 """The folder of a run, see docs/metrics.md: config.json, manifest.json, records.jsonl, traces/*.npz, summary.json.
 
 Records are written as they come and never changed; the other files appear whole or not at all. A run that was stopped goes on
-at the first record that is missing.
+at the first record that is missing, even one that was killed while it wrote: what a process has handed to the system survives it.
+Nothing is synced to the disk, so that a machine that loses its power can lose the last seconds, or leave a damaged file, which is named.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from specjax import Output
-from specjax.bench.plan import Encoded, LoadedArm
+from specjax.bench.line import checked, key
+from specjax.bench.plan import Task
 from specjax.models.load import fields
-
-SCHEMA = 1  # of a line of records.jsonl; another number means that a field changed its meaning
 
 
 class Workdir:
@@ -27,13 +29,40 @@ class Workdir:
         self.path = Path(path)
 
     def check(self, config: dict) -> None:
-        """Raises ValueError if another run lives here."""
+        """Raises ValueError or OSError if this run cannot live here: says why before anything is loaded."""
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"workdir={str(self.path)!r} is a file: name a folder")
-        there = self.read("config.json")
-        if there is not None and there != json.loads(json.dumps(config)):
-            keys = ", ".join(k for k in config if there.get(k) != json.loads(json.dumps(config[k])))
-            raise ValueError(f"workdir={str(self.path)!r} holds a run of another config (other {keys}): name another folder")
+            raise ValueError(f"{self} is a file: name a folder")
+        nearest = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
+        if not os.access(nearest, os.W_OK):
+            raise PermissionError(f"{self} cannot be written: {nearest} is read-only")
+        if (self.path / ".lock").exists():
+            with self.locked():
+                pass
+        self.check_config(config)
+
+    def check_config(self, config: dict) -> None:
+        """Raises ValueError if another run lives here."""
+        there, config = self.read("config.json"), json.loads(json.dumps(config))
+        if there is None and (self.path / "records.jsonl").exists():
+            raise ValueError(f"{self} holds records of a run without its config.json: name another folder")
+        if there is not None and there != config:
+            keys = ", ".join(key for key in {**config, **there} if there.get(key) != config.get(key))
+            raise ValueError(f"{self} holds a run of another config (other {keys}): name another folder")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else writes here meanwhile. The lock dies with the process that holds it.
+
+        Raises:
+          OSError: another process is at work here, or the folder cannot be made.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / ".lock", "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BlockingIOError(f"{self} is in use by another process: wait for it, or name another folder") from None
+            yield
 
     def create(self, config: dict) -> None:
         (self.path / "traces").mkdir(parents=True, exist_ok=True)
@@ -53,18 +82,35 @@ class Workdir:
 
     def append(self, record: dict, trace) -> None:
         """One finished record: first its trace (`Trace` of one row), then its line."""
-        part = self.path / "traces" / ".part.npz"
-        np.savez_compressed(part, **trace._asdict())
-        part.replace(self.path / record["trace"])
+        self.save_trace(record, trace)
         with open(self.path / "records.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
 
+    def save_trace(self, record: dict, trace) -> None:
+        part = self.path / "traces" / ".part.npz"
+        np.savez_compressed(part, **trace._asdict())
+        part.replace(self.path / record["trace"])
+
+    def has_trace(self, record: dict) -> bool:
+        return zipfile.is_zipfile(self.path / record["trace"])  # looks at the end, where a file that was cut off has nothing
+
     def records(self) -> Iterator[dict]:
-        path = self.path / "records.jsonl"
+        """Every line, in the order in which they were finished; the half line of a run that was killed is left out.
+
+        Raises:
+          ValueError: a line is no record of this version, or the second of its kind; names the file and the line.
+        """
+        path, seen = self.path / "records.jsonl", set()
         if path.exists():
             with open(path, "rb") as file:
                 for number, line in enumerate(file, start=1):
-                    yield fields.parse(line, f"{path}:{number}")
+                    if not line.endswith(b"\n"):
+                        return
+                    row = checked(fields.parse(line, f"{path}:{number}"), f"{path}:{number}")
+                    if key(row) in seen:
+                        raise ValueError(f"{path}:{number}: a second record of {key(row)}: delete one of them")
+                    seen.add(key(row))
+                    yield row
 
     def _drop_half_line(self):
         """What a killed run had not finished writing."""
@@ -72,52 +118,27 @@ class Workdir:
         if path.exists() and not (data := path.read_bytes()).endswith(b"\n"):
             os.truncate(path, data.rfind(b"\n") + 1)
 
-
-def key(record: dict) -> tuple:
-    """What a record is about: no two of a run have the same."""
-    return record["arm"], str(record["question_id"]), record["repeat"]
+    def __str__(self):
+        return f"workdir={str(self.path)!r}"
 
 
-def record(arm: LoadedArm, encoded: Encoded, repeat: int, output: Output, row: int, seconds: dict, peak: int) -> tuple[dict, object]:
-    """(record, trace) of one row of an output. seconds: of each phase, this row's share."""
-    rounds = int(output.counts["passes"][row])
-    trace = type(output.trace)(*(x[row, :rounds] for x in output.trace))
-    judged = judged_places(trace)
-    counts = {name: int(count[row]) for name, count in output.counts.items()}
-    prompt = encoded.prompt
-    line = {
-        "schema": SCHEMA,
-        "arm": arm.name,
-        "question_id": prompt.question_id,
-        "category": prompt.category,
-        "prompt_id": prompt.id,
-        "repeat": repeat,
-        "prompt_tokens": len(encoded.tokens),
-        "token_ids": output.token_ids[row],
-        "text": output.texts and output.texts[row],
-        "finish": output.finish_reasons[row],
-        "counts": {**counts, "judged": int(judged.sum())},
-        "overlap_sum": finite(trace.overlap_BNM[judged].sum()),
-        "expected_sum": finite(trace.expected_BN.sum()),
-        "rounds": {"drafted": trace.drafted_BN.tolist(), "accepted": trace.stop_BN.tolist()},
-        "seconds": seconds,
-        "peak_memory_bytes": peak,
-        "trace": f"traces/{_slug(arm.name)}.{prompt.id:08x}.{repeat}.npz",
-    }
-    return line, trace
+class Kept:
+    """The records of a folder while a run goes on: which are there, and what was answered."""
 
+    def __init__(self, workdir: Workdir):
+        rows = list(workdir.records())
+        self.workdir = workdir
+        self.answers = {key(r): r["text"] for r in rows}
+        self.traced = {key(r) for r in rows if workdir.has_trace(r)}
 
-def finite(number) -> float | None:
-    """A number for JSON; None for NaN and infinity, which a draft model that overflows can bring into the laws."""
-    return float(number) if np.isfinite(number) else None
+    def lacks(self, task: Task) -> bool:
+        return task.key not in self.traced
 
-
-def judged_places(trace) -> np.ndarray:
-    """bool [N, M]: nodes whose drafted child the rule looked at, so all before the first refusal and that one."""
-    node = np.arange(trace.overlap_BNM.shape[1])
-    return (node < trace.drafted_BN[:, None]) & (node <= trace.stop_BN[:, None])
-
-
-def _slug(name: str) -> str:
-    """A name as part of a file's name; what letters do not keep apart, the hex of the others does."""
-    return "".join(c if c.isalnum() or c in "-=" else f"_{ord(c):x}_" if c != " " else "_" for c in name)
+    def keep(self, task: Task, line: dict, trace) -> None:
+        """Write what is not there yet; a record whose trace was lost gets it again."""
+        if task.key not in self.answers:
+            self.workdir.append(line, trace)
+        elif self.lacks(task):
+            self.workdir.save_trace(line, trace)
+        self.answers[task.key] = line["text"]
+        self.traced.add(task.key)

@@ -12,9 +12,9 @@ import numpy as np
 
 from specjax import theory
 from specjax.bench.agree import Agreement, Difference
+from specjax.bench.line import SCHEMA, finite
 from specjax.bench.measure import Costs
 from specjax.bench.plan import Experiment
-from specjax.bench.records import finite
 
 RESAMPLES = 2_000
 LEVEL = 95  # percent
@@ -31,7 +31,9 @@ def summarise(
     differences: Sequence[Difference],
 ) -> dict:
     """The content of summary.json."""
-    batch = {str(e.prompt.question_id): i // experiment.plan.batch for i, e in enumerate(experiment.prompts)}
+    plan = experiment.plan
+    together = len(experiment.prompts) if plan.refill else plan.batch  # timed as one
+    batch = {str(e.prompt.question_id): i // together for i, e in enumerate(experiment.prompts)}
     by_arm = {arm.name: [r for r in rows if r["arm"] == arm.name] for arm in experiment.arms}
     arms = []
     for arm in experiment.arms:
@@ -44,14 +46,14 @@ def summarise(
                 "exact": bool(arm.decoder.setup.rule.exact),
                 "c": cost.c,
                 "v": {str(width): x for width, x in cost.v.items()},
-                "predicted_speedup": prediction(own, cost, arm.decoder.setup.ladder) if experiment.plan.batch == 1 else None,
+                "predicted_speedup": prediction(own, cost, arm.decoder.setup.ladder) if plan.batch == 1 else None,
                 "matches_plain": agreement and agreement._asdict(),
-                "time_to_first_token": time_to_first_token(own, cost),
+                "time_to_first_token": None if plan.refill else time_to_first_token(own, cost),
                 "compile_seconds": compile_seconds[arm.name],
                 "by_category": by_category(own, plain, batch),
             }
         )
-    return {"schema": 1, "prompts": len(experiment.prompts), "arms": arms, "differences": [d._asdict() for d in differences]}
+    return {"schema": SCHEMA, "prompts": len(experiment.prompts), "arms": arms, "differences": [d._asdict() for d in differences]}
 
 
 def arm_row(name: str, own: Sequence[dict], plain: Sequence[dict], batch: Mapping[str, int]) -> dict:
@@ -66,7 +68,7 @@ def arm_row(name: str, own: Sequence[dict], plain: Sequence[dict], batch: Mappin
         "alpha": alpha(own),
         "rates": rates(own),
         **counts,
-        "prefill_seconds": sum(r["seconds"]["prefill"] for r in own),
+        "prefill_seconds": _sum([r["seconds"]["prefill"] for r in own]),
         "decode_seconds": sum(r["seconds"]["decode"] for r in own),
         "peak_memory_bytes": max(r["peak_memory_bytes"] for r in own),
     }
@@ -155,7 +157,11 @@ def time_to_first_token(rows: Sequence[dict], cost: Costs) -> float:
 
 
 def _total(rows: Sequence[dict], name: str) -> float | None:
-    numbers = [r[name] for r in rows]
+    return _sum([r[name] for r in rows])
+
+
+def _sum(numbers: Sequence[float | None]) -> float | None:
+    """None if one is not known."""
     return None if None in numbers else sum(numbers)
 
 

@@ -7,36 +7,55 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specjax import decode
-from specjax.bench import agree, manifest, measure, records, summary
-from specjax.bench.plan import Encoded, Experiment, LoadedArm
-from specjax.bench.records import Workdir
+from specjax.bench import agree, line, manifest, measure, streams, summary, turns
+from specjax.bench.plan import Experiment, LoadedArm, Task
+from specjax.bench.records import Kept, Workdir
 from specjax.state import State
 
 WARM_UP = 8  # tokens of the untimed decoding before the first record
 
 
 def check(experiment: Experiment, workdir: Workdir) -> None:
-    """ValueError if the records in the folder are of other prompts or weights than the config names now."""
-    notes = workdir.read("manifest.json")
-    if notes is not None and notes["fingerprint"] != experiment.fingerprint:
-        raise ValueError(f"{workdir.path}: the prompts or the weights have changed since this run began; take another --workdir")
+    """ValueError if what is in the folder is damaged, or of other prompts or weights than the config names now."""
+    notes, present = workdir.read("manifest.json"), {line.key(r) for r in workdir.records()}
+    if notes is None and present:
+        raise ValueError(f"{workdir} holds records of a run without its manifest.json: name another folder")
+    if notes is not None:
+        manifest.costs(notes, [arm.name for arm in experiment.arms], str(workdir.path / "manifest.json"))
+        if notes["fingerprint"] != experiment.fingerprint:
+            raise ValueError(f"{workdir.path}: the prompts or the weights have changed since this run began; take another --workdir")
+    if foreign := present - {task.key for batch in batches(experiment) for task in batch}:
+        raise ValueError(f"{workdir.path / 'records.jsonl'}: a record of {min(foreign)}, which is no part of this run")
 
 
 def whole(experiment: Experiment, workdir: Workdir, command: list[str], say: Callable = print, progress: Callable = iter) -> dict:
-    """A run from its first compilation to its summary, which is returned. say: takes a line of news."""
+    """A run from its first compilation to its summary, which is returned. say: takes a line of news.
+
+    Raises:
+      OSError: another process is at work in the folder, or it cannot be written.
+    """
+    with workdir.locked():
+        workdir.check_config(experiment.plan.resolved())  # again, because another run may have ended here in the meantime
+        check(experiment, workdir)
+        return _whole(experiment, workdir, command, say, progress)
+
+
+def _whole(experiment: Experiment, workdir: Workdir, command, say, progress) -> dict:
     began, plan = time.monotonic(), experiment.plan
     workdir.create(plan.resolved())
     say(f"loaded {experiment.target.source} in {experiment.load_seconds:.1f} s, {experiment.target.dtype.name}")
-    shape = f"{len(experiment.arms)} arms x {len(experiment.prompts)} prompts x {plan.repeats} repeats"
+    count = sum(map(len, batches(experiment)))
+    shape = f"{len(experiment.arms)} arms x {len(experiment.prompts)} prompts, {count} records"
     say(f"{shape}, {plan.max_new_tokens} new tokens, S = {experiment.size}; all settings: {workdir.path / 'config.json'}")
     compile_seconds = compile_arms(experiment)
-    took = [s for both in compile_seconds.values() for s in both.values() if s]
+    took = [s for phases in compile_seconds.values() for s in phases.values() if s]
     say(f"compiled {len(took)} programs in {sum(took):.1f} s")
     notes = workdir.read("manifest.json")
     if notes is None:  # what was measured once holds for the whole run, however often it is stopped
@@ -48,7 +67,7 @@ def whole(experiment: Experiment, workdir: Workdir, command: list[str], say: Cal
         warm_up(experiment)
         run(experiment, workdir, progress)
         rows = list(workdir.records())
-        costs = {name: measure.Costs.from_json(row) for name, row in notes["costs"].items()}
+        costs = manifest.costs(notes, [arm.name for arm in experiment.arms], "manifest.json")
         result = summary.summarise(experiment, rows, costs, notes["seconds"]["compile"], *agree.compare(experiment, rows))
         workdir.write("summary.json", result)
     finally:
@@ -57,12 +76,12 @@ def whole(experiment: Experiment, workdir: Workdir, command: list[str], say: Cal
 
 
 def compile_arms(experiment: Experiment) -> dict[str, dict[str, float]]:
-    """Compile each arm's two programs: seconds of "prefill" and "decode" by arm, 0 where an arm before it has the same."""
+    """Compile each arm's programs: seconds by arm and phase, 0 where an arm before it has the same program."""
     seen, seconds = set(), {}
     for arm in experiment.arms:
         seconds[arm.name] = {}
         for phase, (program, inputs) in _programs(experiment, arm).items():
-            same = (phase, *measure.program_key(inputs))
+            same = (program, *measure.program_key(inputs))
             seconds[arm.name][phase] = 0.0 if same in seen else _compile(program, inputs)
             seen.add(same)
     return seconds
@@ -71,60 +90,93 @@ def compile_arms(experiment: Experiment) -> dict[str, dict[str, float]]:
 def warm_up(experiment: Experiment) -> None:
     """Decode a few tokens with every arm, untimed."""
     for arm in experiment.arms:
-        state = _start(experiment, arm, experiment.prompts[: experiment.plan.batch])
-        state = state._replace(limit_B=jnp.minimum(state.limit_B, state.cursor_B + 1 + WARM_UP))
-        jax.block_until_ready(arm.decoder.generate(arm.decoder.prefill(state)))
+        state = arm.decoder.prefill(_few(_start(experiment, first_batch(experiment, arm), {})[0]))
+        if experiment.plan.refill:
+            state = decode.put_row(state, arm.decoder.prefill(_few(_start_one(experiment, arm))), np.int32(0))
+        jax.block_until_ready(arm.decoder.generate(state))
 
 
 def run(experiment: Experiment, workdir: Workdir, progress: Callable = iter) -> None:
     """Make the records that are missing. progress: wraps the list of what is to do, as a progress bar does."""
-    present = {records.key(r) for r in workdir.records()}
-    todo = [job for job in _jobs(experiment) if any(k not in present for k in _keys(*job))]
-    for arm, group, repeat in progress(todo):
-        for line, trace in decode_group(experiment, arm, group, repeat):
-            if records.key(line) not in present:
-                workdir.append(line, trace)
+    kept = Kept(workdir)
+    todo = [batch for batch in batches(experiment) if any(kept.lacks(task) for task in batch)]
+    if experiment.plan.refill:
+        streams.run(experiment, kept, [task for batch in todo for task in batch if kept.lacks(task)], progress)
+        return
+    for batch in progress(todo):
+        for made in decode_batch(experiment, batch, kept.answers):
+            kept.keep(*made)
 
 
-def decode_group(experiment: Experiment, arm: LoadedArm, group: list[Encoded], repeat: int) -> Iterator[tuple[dict, object]]:
-    """(record, trace) of each prompt of one batch. A phase's seconds are shared out evenly over the prompts."""
-    state = jax.block_until_ready(_start(experiment, arm, group))
-    state, prefill = measure.timed(lambda: arm.decoder.prefill(state))
-    state, decoding = measure.timed(functools.partial(arm.decoder.generate, state))
-    output = arm.decoder.output(state)
-    seconds = {"prefill": prefill / len(group), "decode": decoding / len(group)}
-    for row, encoded in enumerate(group):
-        yield records.record(arm, encoded, repeat, output, row, seconds, measure.peak_memory_bytes())
+def batches(experiment: Experiment) -> Iterator[list[Task]]:
+    """All that a run decodes, in its order: one arm a batch, arms by turns, a conversation's turns one after the other."""
+    plan, prompts = experiment.plan, experiment.prompts
+    for repeat in range(plan.repeats):
+        for sample in range(plan.samples):
+            for i in range(0, len(prompts), plan.batch):
+                group = prompts[i : i + plan.batch]
+                for turn in range(max(len(e.prompt.turns) for e in group)):
+                    talking = [e for e in group if turn < len(e.prompt.turns)]
+                    for arm in experiment.arms:
+                        if sample in experiment.samples(arm):
+                            yield [Task(arm, encoded, sample, repeat, turn) for encoded in talking]
 
 
-def _jobs(experiment: Experiment) -> Iterator[tuple[LoadedArm, list[Encoded], int]]:
-    batch, prompts = experiment.plan.batch, list(experiment.prompts)
-    for repeat in range(experiment.plan.repeats):
-        for i in range(0, len(prompts), batch):
-            for arm in experiment.arms:
-                yield arm, prompts[i : i + batch], repeat
+def first_batch(experiment: Experiment, arm: LoadedArm) -> list[Task]:
+    return [Task(arm, encoded) for encoded in experiment.prompts[: experiment.plan.batch]]
 
 
-def _keys(arm, group, repeat) -> list[tuple]:
-    return [(arm.name, str(e.prompt.question_id), repeat) for e in group]
+def decode_batch(experiment: Experiment, batch: Sequence[Task], answers: Mapping) -> Iterator[tuple[Task, dict, object]]:
+    """(task, record, trace) of each row. answers: texts by `Task.key`. A phase's seconds are shared out evenly over the rows."""
+    decoder = batch[0].arm.decoder
+    state, lengths = _start(experiment, batch, answers)
+    state = jax.block_until_ready(state)
+    state, prefill = measure.timed(lambda: decoder.prefill(state))
+    state, decoding = measure.timed(functools.partial(decoder.generate, state))
+    output = decoder.output(state)
+    seconds = {"prefill": prefill / len(batch), "decode": decoding / len(batch)}
+    for row, (task, length) in enumerate(zip(batch, lengths, strict=True)):
+        yield task, *line.record(task, length, output, row, seconds, measure.peak_memory_bytes())
 
 
-def _start(experiment: Experiment, arm: LoadedArm, group) -> State:
-    """The state of a batch; one that is short of prompts is filled up with rows that have nothing to do."""
-    spare = experiment.plan.batch - len(group)
-    tokens = [e.tokens for e in group] + [group[0].tokens] * spare
-    ids = [e.prompt.id for e in group] + [group[0].prompt.id] * spare
-    budgets = [experiment.plan.max_new_tokens] * len(group) + [0] * spare
-    return arm.decoder.start(tokens, budgets, ids, experiment.size)
+def _start(experiment: Experiment, batch: Sequence[Task], answers: Mapping) -> tuple[State, list[int]]:
+    """The state of a batch, and the tokens of each prompt; one that is short of prompts is filled up with rows that have nothing to do."""
+    spare = experiment.plan.batch - len(batch)
+    tokens = [turns.prompt_tokens(experiment, task, answers) for task in batch]
+    ids = [task.id for task in batch]
+    budgets = [experiment.plan.max_new_tokens] * len(batch) + [0] * spare
+    state = batch[0].arm.decoder.start(tokens + tokens[:1] * spare, budgets, ids + ids[:1] * spare, experiment.size)
+    return state, list(map(len, tokens))
+
+
+def _start_one(experiment: Experiment, arm: LoadedArm) -> State:
+    """The state of one row that is put into a batch."""
+    first = experiment.prompts[0]
+    return arm.decoder.start([first.tokens], experiment.plan.max_new_tokens, [first.prompt.id], experiment.size)
+
+
+def _few(state: State) -> State:
+    return state._replace(limit_B=jnp.minimum(state.limit_B, state.cursor_B + 1 + WARM_UP))
 
 
 def _programs(experiment: Experiment, arm: LoadedArm) -> dict[str, tuple]:
-    """The jitted function and the inputs of each phase."""
+    """The jitted function and the inputs of each phase: shapes for what is only made when it is called."""
     setup, params = arm.decoder.setup, experiment.target.params
-    state = _start(experiment, arm, experiment.prompts[: experiment.plan.batch])
-    feeding = setup.model, setup.chunk, setup.drafter, params, state.cache, state.token_BS, state.cursor_B
-    decoding = setup, params, jax.eval_shape(decode.prefill, setup, params, state)
-    return {"prefill": (decode.feed_prompts, feeding), "decode": (decode.generate, decoding)}
+    state = jax.eval_shape(lambda: _start(experiment, first_batch(experiment, arm), {})[0])
+    ready = jax.eval_shape(decode.prefill, setup, params, state)
+    programs = {
+        "prefill": (decode.feed_prompts, _feeding(setup, params, state)),
+        "decode": (decode.generate, (setup, params, ready, np.int32(0))),
+    }
+    if not experiment.plan.refill:
+        return programs
+    one = jax.eval_shape(lambda: _start_one(experiment, arm))
+    put = ready, jax.eval_shape(decode.prefill, setup, params, one), np.int32(0)
+    return programs | {"prefill_row": (decode.feed_prompts, _feeding(setup, params, one)), "refill": (decode.put_row, put)}
+
+
+def _feeding(setup, params, state: State) -> tuple:
+    return setup.model, setup.chunk, setup.drafter, params, state.cache, state.token_BS, state.cursor_B
 
 
 def _compile(program, inputs) -> float:

@@ -35,7 +35,7 @@ def arms(summary: dict) -> Table:
             number(row["alpha"]),
             f"{row['c']:.3f}",
             f"{row['v'][widest]:.2f} ({widest})",
-            f"{row['time_to_first_token']:.3f} s",
+            "-" if row["time_to_first_token"] is None else f"{row['time_to_first_token']:.3f} s",
             f"{row['peak_memory_bytes'] / 2**20:.0f} MiB",
             agreement(row["matches_plain"]),
         )
@@ -57,10 +57,15 @@ def categories(summary: dict) -> Table:
 
 def differences(summary: dict) -> list[str]:
     return [
-        f"{d['kind']}: {d['arm']}, {d['question_id']}, new token {d['place']}: {d['tokens'][1]} where plain has "
+        f"{d['kind']}: {d['arm']}, {d['question_id']}, {_which(d)}new token {d['place']}: {d['tokens'][1]} where plain has "
         f"{d['tokens'][0]}, gap {'unbounded' if d['gap'] is None else format(d['gap'], '.1e')}"
         for d in summary["differences"]
     ]
+
+
+def _which(difference: dict) -> str:
+    """Sample, repeat and turn, where they are not the first."""
+    return "".join(f"{name} {difference[name]}, " for name in ("sample", "repeat", "turn") if difference[name])
 
 
 def closing(summary: dict) -> str:
@@ -87,7 +92,10 @@ def interval(speedup: dict) -> str:
 
 
 def agreement(matches: dict | None) -> str:
-    return "-" if matches is None else f"{matches['equal']}/{matches['ties']}/{matches['bugs']}"
+    if matches is None:
+        return "-"
+    followed = f" ({matches['followed']} followed)" if matches["followed"] else ""
+    return f"{matches['equal']}/{matches['ties']}/{matches['bugs']}{followed}"
 
 
 def number(value: float | None) -> str:

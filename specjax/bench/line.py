@@ -1,0 +1,130 @@
+"""One line of records.jsonl: what it holds, and how it is made from what an arm decoded. Fields are defined in docs/metrics.md."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import zlib
+
+import numpy as np
+
+from specjax import Output
+from specjax.bench.plan import Task
+from specjax.bench.schema import make
+
+SCHEMA = 2  # of a line of records.jsonl and of the summary; another number means that a field changed its meaning
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    tokens: int
+    passes: int
+    drafted: int
+    accepted: int
+    rejected: int
+    cut: int
+    judged: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounds:
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Seconds:
+    prefill: float | None
+    decode: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """The fields of a line of records.jsonl."""
+
+    schema: int
+    arm: str
+    question_id: str | int
+    category: str
+    prompt_id: int
+    sample: int
+    repeat: int
+    turn: int
+    prompt_tokens: int
+    token_ids: tuple[int, ...]
+    text: str | None
+    finish: str
+    counts: Counts
+    overlap_sum: float | None
+    expected_sum: float | None
+    rounds: Rounds
+    seconds: Seconds
+    peak_memory_bytes: int
+    trace: str
+    logprobs: tuple[float | None, ...] | None = None
+
+
+def checked(row: dict, where: str) -> dict:
+    """A record as it is, if its fields are those of `Line`."""
+    if row.get("schema") != SCHEMA:
+        raise ValueError(f"{where}: schema={row.get('schema')!r}, but this version reads {SCHEMA}: name another folder")
+    parts = {"counts": Counts, "rounds": Rounds, "seconds": Seconds}
+    made = make(Line, row, f"{where}: record", **{name: functools.partial(make, cls) for name, cls in parts.items()})
+    if not len(made.rounds.drafted) == len(made.rounds.accepted) >= 1:
+        raise ValueError(f"{where}: record.rounds={row['rounds']} must be two lists of one length, of at least 1")
+    return row
+
+
+def key(record: dict) -> tuple:
+    """What a record is about, as `Task.key`: no two of a run have the same."""
+    return record["arm"], str(record["question_id"]), record["sample"], record["repeat"], record["turn"]
+
+
+def record(task: Task, prompt_tokens: int, output: Output, row: int, seconds: dict, peak: int) -> tuple[dict, object]:
+    """(record, trace) of one row of an output. prompt_tokens: of this turn. seconds: of each phase, this row's share."""
+    rounds = int(output.counts["passes"][row])
+    trace = type(output.trace)(*(x[row, :rounds] for x in output.trace))
+    judged = judged_places(trace)
+    counts = {name: int(count[row]) for name, count in output.counts.items()}
+    prompt = task.encoded.prompt
+    line = {
+        "schema": SCHEMA,
+        "arm": task.arm.name,
+        "question_id": prompt.question_id,
+        "category": prompt.category,
+        "prompt_id": task.id,
+        "sample": task.sample,
+        "repeat": task.repeat,
+        "turn": task.turn,
+        "prompt_tokens": prompt_tokens,
+        "token_ids": output.token_ids[row],
+        "text": output.texts and output.texts[row],
+        "finish": output.finish_reasons[row],
+        "counts": {**counts, "judged": int(judged.sum())},
+        "overlap_sum": finite(trace.overlap_BNM[judged].sum()),
+        "expected_sum": finite(trace.expected_BN.sum()),
+        "rounds": {"drafted": trace.drafted_BN.tolist(), "accepted": trace.stop_BN.tolist()},
+        "seconds": seconds,
+        "peak_memory_bytes": peak,
+        "trace": f"traces/{slug(task.arm.name)}.{prompt.id:08x}.{task.sample}.{task.repeat}.{task.turn}.npz",
+    }
+    if output.logprobs is not None:
+        line["logprobs"] = [finite(x) for x in output.logprobs[row]]
+    return line, trace
+
+
+def finite(number) -> float | None:
+    """A number for JSON; None for NaN and infinity, which a draft model that overflows can bring into the laws."""
+    return float(number) if np.isfinite(number) else None
+
+
+def judged_places(trace) -> np.ndarray:
+    """bool [N, M]: nodes whose drafted child the rule looked at, so all before the first refusal and that one."""
+    node = np.arange(trace.overlap_BNM.shape[1])
+    return (node < trace.drafted_BN[:, None]) & (node <= trace.stop_BN[:, None])
+
+
+def slug(name: str) -> str:
+    """A name as part of a file's name; what letters do not keep apart, the hex of the others does. A long one ends in its crc32."""
+    slug = "".join(c if c.isalnum() or c in "-=" else f"_{ord(c):x}_" if c != " " else "_" for c in name)
+    return slug if len(slug.encode()) <= 120 else f"{slug[:30]}.{zlib.crc32(name.encode()):08x}"

@@ -1,0 +1,112 @@
+"""From a checked plan to an experiment: models loaded, prompts encoded, buffers sized."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+
+import jax
+
+from specjax import LM, Decoder, api
+from specjax.bench import turns
+from specjax.bench.plan import Arm, DraftModel, EarlyExitDraft, Encoded, Experiment, LoadedArm, Plan, Task, baseline
+from specjax.drafters import EarlyExit
+from specjax.prompts import load as load_prompts
+
+
+def load_lm(source: str, dtype: str | None) -> LM:
+    return api.load(source, dtype=dtype)
+
+
+def load(plan: Plan, load_model: Callable[[str, str | None], LM] = load_lm) -> Experiment:
+    """Load the models, encode the prompts, and choose S: the longest conversation, new tokens of all its turns, and the widest rung.
+
+    load_model: makes a model of source and dtype; to plan without weights it may give shapes for parameters.
+
+    Raises:
+      ValueError: something cannot be loaded, or parts do not fit together.
+    """
+    began = time.perf_counter()
+    options = dataclasses.asdict(plan.prompts)
+    chat = options.pop("chat")
+    given = load_prompts(options.pop("source"), **options)
+    if plan.refill and plan.batch >= len(given):
+        raise ValueError(f"config.refill=True changes nothing: batch={plan.batch} rows hold all prompts ({len(given)}) at once")
+    load_once = functools.cache(load_model)  # the same weights may serve as target and draft
+    target = load_once(plan.target.source, plan.target.dtype)
+    jax.block_until_ready(target.params)
+    arms = tuple(_load_arm(plan, arm, target, load_once) for arm in plan.arms)
+    prompts = tuple(turns.encode(target, prompt, chat) for prompt in given)
+    needed = max(_positions(plan, target, encoded) for encoded in prompts) + max(arm.decoder.setup.ladder[-1] for arm in arms)
+    experiment = Experiment(
+        plan=plan,
+        target=target,
+        arms=arms,
+        prompts=prompts,
+        size=-(-needed // api.BUCKET) * api.BUCKET,
+        load_seconds=time.perf_counter() - began,
+    )
+    _check_ids(experiment)
+    return experiment
+
+
+def _positions(plan: Plan, target, encoded: Encoded) -> int:
+    """Tokens of a whole conversation.
+
+    Raises:
+      ValueError: the model has fewer positions.
+    """
+    count = len(encoded.prompt.turns)
+    asked = turns.room(encoded, count - 1, plan)
+    if target.max_positions and asked + plan.max_new_tokens > target.max_positions:
+        said = asked - (count - 1) * plan.max_new_tokens
+        budget = f"max_new_tokens={plan.max_new_tokens}" + (f" in each of {count} turns" if count > 1 else "")
+        raise ValueError(
+            f"prompt {encoded.prompt.question_id!r}: {said} tokens + {budget} exceed the model's {target.max_positions} positions"
+        )
+    return asked + plan.max_new_tokens
+
+
+def _check_ids(experiment: Experiment) -> None:
+    """No two rows may draw the same: prompts, their samples and turns are told apart by numbers of 32 bits."""
+    arm, owner = experiment.arms[0], {}
+    for encoded in experiment.prompts:
+        for sample in range(experiment.plan.samples):
+            for turn in range(len(encoded.prompt.turns)):
+                task = Task(arm, encoded, sample, 0, turn)
+                first = owner.setdefault(task.id, task)
+                if first is not task:
+                    names = f"{first.encoded.prompt.question_id!r} and {encoded.prompt.question_id!r}"
+                    raise ValueError(f"prompts {names} would share their draws: give one of them another question_id")
+
+
+def _load_arm(plan: Plan, arm: Arm, target: LM, load_draft) -> LoadedArm:
+    drafter = arm.drafter
+    if isinstance(drafter, DraftModel):
+        draft = load_draft(drafter.source, drafter.dtype or plan.target.dtype)
+        drafter = api.as_drafter(target, draft, drafter.most)
+    try:
+        if isinstance(drafter, EarlyExitDraft):
+            drafter = EarlyExit(model=target.model, exit_layer=drafter.exit_layer, most=drafter.most)
+        decoder = Decoder(
+            target,
+            drafter=drafter,
+            rule=arm.rule,
+            length=arm.length,
+            sampling=arm.sampling,
+            draft_sampling=arm.draft_sampling,
+            seed=plan.seed,
+            eos=() if plan.ignore_eos and arm.sampling.temperature is not None else None,
+            stop=plan.stop,
+            min_new_tokens=plan.min_new_tokens,
+            forbidden=plan.forbidden,
+            processors=plan.processors,
+            logprobs=plan.logprobs,
+        )
+    except ValueError as error:
+        raise ValueError(f"arm {arm.name!r}: {error}") from error
+    plain = baseline(arm, plan.arms)
+    same = plain.sampling == arm.sampling and arm.sampling.one_hot and decoder.setup.rule.exact
+    return LoadedArm(arm.name, decoder, plain.name, same and plain is not arm)
