@@ -1,55 +1,94 @@
 """Run the arms of a config on its prompts, and say what was gained.
 
-    python -m specjax.run --config=configs/quickstart.py [--workdir=DIR] [--config.max_new_tokens=128]
+    python -m specjax.run --config=configs/quickstart.py [--workdir=DIR] [--config.max_new_tokens=128] [--profile] [--dump_hlo]
 
-With the workdir of a run that was stopped, the same command goes on where it stopped. Exit codes: 2 on bad input, 130 when
-interrupted.
+With the workdir of a run that was stopped, the same command goes on where it stopped. Exit codes: 2 on bad input; 130 and 143 after
+SIGINT and SIGTERM; 1 when the machine or a part that plugs in failed on the way (disk full, out of memory, a rule without a law).
+Each is one line, and finished records are kept. What shows a traceback is a bug of ours.
 """
 
 from __future__ import annotations
 
-import logging
-import os
+import shlex
 import sys
 import time
 from pathlib import Path
 
 import jax
 from absl import app, flags
-from ml_collections import config_flags
 from rich.console import Console
-from rich.progress import track
 
-from specjax import build
-from specjax.bench import sweep
+from specjax import build, command, signals
+from specjax.bench import look, sweep
+from specjax.bench.plan import Experiment
 from specjax.bench.records import Workdir
+from specjax.command import CONFIG, fail, note, one_line, say
 from specjax.report import table
+from specjax.report.progress import progress
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a file with get_config().", lock_config=True)
+flags.adopt_module_key_flags(command)
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run; default runs/CONFIG-TIME.")
+PROFILE = flags.DEFINE_bool("profile", False, "At the end, trace the first prompts of each arm into WORKDIR/profile.")
+DUMP_HLO = flags.DEFINE_bool("dump_hlo", False, "At the end, write each program as the compiler made it into WORKDIR/hlo.")
+DEVICE_FAILED = ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "DATA_LOSS", "ABORTED")  # how XLA's errors begin that are no fault of a program
 
 
 def main(argv: list[str]) -> None:
+    if CONFIG.value is None:
+        fail(ValueError("--config=FILE is missing"))
+    workdir = Workdir(WORKDIR.value or default_workdir())
+    with signals.heard(note) as check:
+        try:
+            decode(prepare(workdir), workdir, check)
+        except KeyboardInterrupt as stop:
+            leave(workdir, "interrupted", signals.exit_code(*stop.args))
+        except Exception as error:
+            if not of_the_machine(error):
+                raise
+            leave(workdir, f"error: {one_line(error)}", 1)
+
+
+def prepare(workdir: Workdir) -> Experiment:
+    """All that can be refused is refused here, before anything is written."""
     try:
-        if CONFIG.value is None or argv[1:]:
-            raise ValueError(f"argument {argv[1]!r} is not a flag" if argv[1:] else "--config=FILE is missing")
-        workdir = Workdir(WORKDIR.value or default_workdir())
         plan = build.plan(CONFIG.value)
         workdir.check(plan.resolved())
         experiment = build.load(plan)
         sweep.check(experiment, workdir)
+        return experiment
     except (ValueError, OverflowError, OSError) as error:
         fail(error)
-    except KeyboardInterrupt:
-        sys.exit(130)  # nothing was decoded yet
-    command = ["python", "-m", "specjax.run", *sys.argv[1:]]
-    try:
-        table.show(sweep.whole(experiment, workdir, command, say, progress), Console())
-    except KeyboardInterrupt:
-        done = sum(1 for _ in workdir.records())
-        print(f"\ninterrupted; {done} records are kept: the same command with --workdir={workdir.path} goes on", file=sys.stderr)
-        sys.exit(130)
+
+
+def decode(experiment: Experiment, workdir: Workdir, check) -> None:
+    summary = sweep.whole(experiment, workdir, this_command(), say, lambda jobs: checked(progress(jobs), check))
+    table.show(summary, Console())
+    if DUMP_HLO.value:
+        paths = look.dump_hlo(experiment, workdir.path / "hlo")
+        say(f"text of {len(paths)} programs: {workdir.path / 'hlo'}")
+    if PROFILE.value:
+        say(f"profile: open {look.profile(experiment, workdir.path / 'profile')} at https://ui.perfetto.dev")
     say(f"records, traces and summary: {workdir.path}")
+
+
+def leave(workdir: Workdir, why: str, code: int):
+    """Say what is kept and how to go on."""
+    file = workdir.path / "records.jsonl"
+    kept = file.read_bytes().count(b"\n") if file.exists() else 0  # a line that was not finished does not count
+    go_on = this_command() if WORKDIR.value else [*this_command(), f"--workdir={workdir.path}"]
+    note(f"{why}; {kept} records are kept, to go on: {shlex.join(go_on)}")
+    sys.exit(code)
+
+
+def of_the_machine(error: Exception) -> bool:
+    """Whether the machine failed, or a part that plugs in (`Decoder.output` names it); all else is a bug and shows where."""
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return str(error).startswith(DEVICE_FAILED)
+    return isinstance(error, OSError | MemoryError) or type(error) is RuntimeError
+
+
+def this_command() -> list[str]:
+    return ["python", "-m", "specjax.run", *sys.argv[1:]]
 
 
 def default_workdir() -> str:
@@ -57,40 +96,12 @@ def default_workdir() -> str:
     return f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def parse_flags(argv: list[str]) -> list[str]:
-    """absl's own parsing, with errors in one line."""
-    try:
-        rest = flags.FLAGS(argv)
-        if CONFIG.value is not None:
-            CONFIG.value.get_type  # noqa: B018 - the stand-in for a file that did not load raises when it is used
-        return rest
-    except (flags.Error, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
-        fail(error)
-
-
-def fail(error: Exception):
-    text = error.args[0] if isinstance(error, KeyError) and error.args else error  # str() of a KeyError is quoted
-    print(f"error: {' '.join(str(text).split()) or type(error).__name__}", file=sys.stderr)
-    sys.exit(2)
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
-
-
-def progress(jobs):
-    """A bar with the time that remains, where somebody watches."""
-    return track(jobs, description="decoding", console=Console(stderr=True), disable=not sys.stderr.isatty())
-
-
-def settle_jax() -> None:
-    """Programs compiled once are read from disk by later processes; a machine without a TPU is nothing to complain of."""
-    logging.getLogger("jax._src.xla_bridge").setLevel(logging.ERROR)
-    root = Path(os.environ.get("SPECJAX_CACHE", "~/.cache/specjax")).expanduser()
-    jax.config.update("jax_compilation_cache_dir", str(root / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+def checked(jobs, check):
+    for job in jobs:
+        yield job
+        check()
 
 
 if __name__ == "__main__":
-    settle_jax()
-    app.run(main, flags_parser=parse_flags)
+    command.settle_jax()
+    app.run(main, flags_parser=command.parse_flags)

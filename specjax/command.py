@@ -1,0 +1,60 @@
+"""What the commands share: the config flag, errors in one line, news on stdout and notes on stderr, the settings of JAX."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+import jax
+from absl import flags
+from ml_collections import config_flags
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a file with get_config().", lock_config=True)
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+    """absl's own parsing, with errors in one line."""
+    try:
+        rest = flags.FLAGS(argv)
+        if CONFIG.value is not None:
+            CONFIG.value.get_type  # noqa: B018 - the stand-in for a file that did not load raises when it is used
+    except (flags.Error, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        fail(error)
+    if rest[1:]:
+        fail(ValueError(f"argument {rest[1]!r} is not a flag"))
+    return rest
+
+
+def fail(error: Exception):
+    """Bad input: one line, exit code 2."""
+    note(f"error: {one_line(error)}")
+    sys.exit(2)
+
+
+def one_line(error: Exception, most: int = 500) -> str:
+    """What an error says, on one line whatever a file or a flag put into it."""
+    text = error.args[0] if isinstance(error, KeyError) and error.args else error  # str() of a KeyError is quoted
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        text = str(error).partition("\n")[0]  # the rest is a table of allocations
+    text = " ".join(str(text).split()) or type(error).__name__
+    text = text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def settle_jax() -> None:
+    """Programs compiled once are read from disk by later processes; JAX's own news are left out."""
+    logging.getLogger("jax._src.xla_bridge").setLevel(logging.ERROR)
+    logging.getLogger("jax._src.profiler").setLevel(logging.WARNING)
+    root = Path(os.environ.get("SPECJAX_CACHE", "~/.cache/specjax")).expanduser()
+    jax.config.update("jax_compilation_cache_dir", str(root / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

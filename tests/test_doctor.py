@@ -1,0 +1,98 @@
+import pathlib
+import subprocess
+import sys
+
+import commands
+import pytest
+import tiny_run
+
+from specjax import doctor
+from specjax.models.load import fetch
+
+CONFIG = f"--config={tiny_run.__file__}"
+GOLDENS = pathlib.Path(__file__).parent / "goldens"
+
+
+@pytest.fixture
+def report(monkeypatch, capsys):
+    """(exit code, lines) of the command."""
+
+    def call(*args):
+        code = 0
+        try:
+            commands.call(doctor, monkeypatch, *args)
+        except SystemExit as stop:
+            code = stop.code
+        printed = capsys.readouterr()
+        return code, (printed.out or printed.err).splitlines()
+
+    return call
+
+
+def faults(lines):
+    return [line for line in lines if line.startswith("✗")]
+
+
+def test_a_run_that_would_go_well(report):
+    code, lines = report(CONFIG)
+    text = "\n".join(lines)
+    assert (code, faults(lines)) == (0, []) and lines[-1] == "✓ nothing found that would stop this run"
+    assert "prompts     4 from " in text and "vocabulary  drafts and target agree" in text
+    assert "S           128 slots: " in text
+    assert "program     decode of match, one: rungs 1 3, cache 32.8 kB, the drafter's 8 B" in text
+    assert text.count("program     prefill") == 3 and text.count("program     decode") == 6
+
+
+def test_the_machine_alone(report):
+    code, lines = report()
+    assert code == 0 and lines[-1] == "✓ ready"
+    assert any(line.startswith("settings    threefry_partitionable True, enable_x64 False") for line in lines)
+
+
+def test_a_checkpoint_is_described_without_its_weights(report, monkeypatch):
+    monkeypatch.setattr("specjax.models.load.names.build", lambda *_: pytest.fail("weights are read"))
+    folder = GOLDENS / "llama_tied_grouped"
+    code, lines = report(CONFIG, f"--config.target.source={folder}")
+    text = "\n".join(lines)
+    assert f"target      {folder}: " in text and "0.005456M parameters in tensors of type F32 (20)" in text
+    assert "no tokenizer: prompts cannot be texts" in text
+    assert code == 1 and faults(lines)[0] == "✗ draft vocabulary of 257 tokens, target's has 48: they must agree"
+
+
+def test_every_fault_is_named(report, monkeypatch):
+    code, lines = report(CONFIG, "--config.target.source=nowhere", "--config.prompts.source=nothing.txt")
+    assert code == 1 and [line.split(":")[0] for line in faults(lines)] == ["✗ target", "✗ prompts", "✗ 2 things would stop this run"]
+    code, lines = report(CONFIG, "--config.max_new_tokens=2000")
+    assert code == 1 and "exceed the model's 1024 positions" in faults(lines)[0]
+    monkeypatch.setattr(doctor, "free_memory", lambda device: 100_000)
+    code, lines = report(CONFIG)
+    assert code == 1 and faults(lines)[0].startswith("✗ this run needs ")
+
+
+def test_what_is_not_here_is_not_fetched(report, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECJAX_CACHE", str(tmp_path))
+    monkeypatch.setattr(fetch, "_download", lambda *_: pytest.fail("downloads"))
+    code, lines = report(CONFIG, f"--config.target.source={fetch.SMOLLM2}", "--config.prompts.source=humaneval")
+    assert code == 0 and faults(lines) == []
+    assert f"target      {fetch.SMOLLM2}: not on this machine yet, the run fetches it (or --load)" in lines
+    assert "prompts     humaneval: not on this machine yet, the run fetches it (or --load)" in lines
+
+
+def test_with_load_the_weights_are_read(report):
+    code, lines = report(CONFIG, "--load")
+    assert code == 0 and "target      toy://tiny: loaded" in lines
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"), [("stray", "'stray' is not a flag"), ("--config.batch=0", "config.batch=0 must be at least 1"), ("--lod", "lod")]
+)
+def test_bad_flags_and_configs(report, bad, text):
+    code, lines = report(CONFIG, bad)
+    assert code == 2 and len(lines) == 1 and lines[0].startswith("error: ") and text in lines[0]
+
+
+def test_the_command_itself():
+    done = subprocess.run(
+        [sys.executable, "-m", "specjax.doctor"], capture_output=True, text=True, cwd=pathlib.Path(doctor.__file__).parents[1]
+    )
+    assert done.returncode == 0 and done.stdout.endswith("✓ ready\n") and done.stderr == ""
