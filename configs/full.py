@@ -2,7 +2,7 @@
 
     python -m specjax.run --config=configs/full.py
 
-Time: 19 minutes on two cores. Expect: greedy and coupled arms equal to their plain arms, up to ties; n-gram drafts by match gain about
+Time: 20 minutes on two cores. Expect: greedy and coupled arms equal to their plain arms, up to ties; n-gram drafts by match gain about
 1.4 times greedy (2.0 on summaries, 1.2 on chat) and 1.1 times sampled.
 """
 

@@ -71,14 +71,15 @@ class Decoder:
         drafter = as_drafter(target, drafter)
         rule = rule or (Greedy() if target_sampling.one_hot else Speculative())
         parts.check_rule(rule, target_sampling)
-        eos = tuple(np.atleast_1d(eos).tolist() if eos is not None else getattr(target.tokenizer, "eos_ids", ()))
+        eos = getattr(target.tokenizer, "eos_ids", ()) if eos is None else np.atleast_1d(eos).tolist()
+        eos = tuple(parts.whole("eos", i, 0, target.model.vocab - 1) for i in eos)
         length = length or match()
         parts.check(drafter, rule, length)
-        if not 0 <= operator.index(min_new_tokens) < 2**31:
-            raise ValueError(f"min_new_tokens={min_new_tokens} must be between 0 and {2**31 - 1}")
+        min_new_tokens = parts.whole("min_new_tokens", min_new_tokens, 0, 2**31 - 1)
+        forbidden, processors = parts.several("forbidden", forbidden), parts.several("processors", processors)
         self.stops = parts.stop_strings(target, stop)
-        if not 0 <= seed < 2**32:
-            raise ValueError(f"seed={seed} must be between 0 and {2**32 - 1}")
+        self._stop_table = parts.stop_table(self.stops, target.tokenizer, target.model.vocab)  # on the host, for prompts
+        seed = parts.whole("seed", seed, 0, 2**32 - 1)
         setup = Setup(
             model=target.model,
             ladder=parts.ladder(ladder, drafter.most),
@@ -90,7 +91,7 @@ class Decoder:
             sampling=target_sampling,
             draft_sampling=parts.draft_sampling(draft_sampling, target_sampling),
             processors=parts.processors(target.model.vocab, eos, min_new_tokens, forbidden, processors),
-            stop=parts.stop_table(self.stops, target.tokenizer, target.model.vocab),
+            stop=self._stop_table,
             least=np.int32(min_new_tokens),
             logprobs=bool(logprobs),
             eos_E=np.asarray(eos or (-1,), np.int32),
@@ -125,7 +126,7 @@ class Decoder:
             jnp.asarray([len(p) for p in prompts], jnp.int32),
             jnp.asarray(budgets),
             jnp.asarray(_ids(ids, len(prompts))),
-            self.setup.stop and jnp.asarray([stops.start(self.setup.stop, p) for p in prompts], jnp.int32),
+            self._stop_table and jnp.asarray([stops.start(self._stop_table, p) for p in prompts], jnp.int32),
             _bucket(max(*budgets, most or 0, 1)),
             self.target.dtype,
         )
@@ -233,8 +234,7 @@ def generate(
     decoder = Decoder(target, **options)
     tokens = encode(target, prompts, chat)
     budgets = _budgets(max_new_tokens, len(tokens))
-    if samples < 1:
-        raise ValueError(f"samples={samples} must be at least 1")
+    samples = parts.whole("samples", samples, 1, 2**31 - 1)
     numbers = [sample_id(int(i), s) for i in _ids(ids, len(tokens)) for s in range(samples)]
     tokens, budgets = ([x for x in given for _ in range(samples)] for given in (tokens, budgets.tolist()))
     if batch is None or batch >= len(tokens) > 0:

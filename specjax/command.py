@@ -20,8 +20,14 @@ def parse_flags(argv: list[str]) -> list[str]:
         rest = flags.FLAGS(argv)
         if CONFIG.value is not None:
             CONFIG.value.get_type  # noqa: B018 - the stand-in for a file that did not load raises when it is used
-    except (flags.Error, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError) as error:  # mostly a flag for what the file does not have
+        given = ", ".join(arg for arg in argv if arg.lstrip("-").startswith("config."))
+        said = one_line(error.args[0] if error.args and isinstance(error.args[0], Exception) else error)
+        fail(ValueError(f"{given} cannot be set: {said} (a flag changes what the config file has)" if given else said))
+    except (flags.Error, OSError, ValueError) as error:
         fail(error)
+    except Exception as error:  # whatever the config file raised: it is a program
+        fail(ValueError(f"the config file raised {type(error).__name__}: {error}"))
     if rest[1:]:
         fail(ValueError(f"argument {rest[1]!r} is not a flag"))
     return rest
@@ -55,6 +61,7 @@ def settle_jax() -> None:
     """Programs compiled once are read from disk by later processes; JAX's own news are left out."""
     logging.getLogger("jax._src.xla_bridge").setLevel(logging.ERROR)
     logging.getLogger("jax._src.profiler").setLevel(logging.WARNING)
-    root = Path(os.environ.get("SPECJAX_CACHE", "~/.cache/specjax")).expanduser()
+    root = Path(os.environ.get("SPECJAX_CACHE") or "~/.cache/specjax").expanduser()
     jax.config.update("jax_compilation_cache_dir", str(root / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    jax.config.update("jax_compilation_cache_max_size", 2**31)  # with a bound JAX locks the folder, or two runs read each other's halves

@@ -56,12 +56,14 @@ def main(argv: list[str]) -> None:
         machine(report)
         if plan is not None and not report.faults:
             examine(plan, report)
+        if report.faults:
+            say(f"✗ {report.faults} {'thing' if report.faults == 1 else 'things'} would stop this run")
+            sys.exit(1)
+        say("✓ nothing found that would stop this run" if plan else "✓ ready")
     except KeyboardInterrupt:
         sys.exit(130)
-    if report.faults:
-        say(f"✗ {report.faults} {'thing' if report.faults == 1 else 'things'} would stop this run")
-        sys.exit(1)
-    say("✓ nothing found that would stop this run" if plan else "✓ ready")
+    except OSError as error:  # nobody reads what is said: `doctor | head`
+        fail(error)
 
 
 # ---------------------------------------------------------------- the machine
@@ -99,9 +101,13 @@ def host_memory(name: str) -> int:
     """A line of /proc/meminfo in bytes, or what the process may have where that is less; 0 where nobody says."""
     try:
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        most = Path("/sys/fs/cgroup/memory.max")
-        limit = most.read_text().strip() if most.exists() else "max"
-        return min([int(lines[name].split()[0]) * 1024, *([] if limit == "max" else [int(limit)])])
+        bytes_ = int(lines[name].split()[0]) * 1024
+        group = Path("/sys/fs/cgroup")
+        limit = (group / "memory.max").read_text().strip() if (group / "memory.max").exists() else "max"
+        if limit == "max":
+            return bytes_
+        used = int((group / "memory.current").read_text()) if name == "MemAvailable" else 0
+        return min(bytes_, max(int(limit) - used, 0))
     except (OSError, KeyError):
         return 0
 

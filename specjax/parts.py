@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from specjax import stops
-from specjax.drafters import ModelDrafter, NGram, NoDraft
+from specjax.drafters import EarlyExit, ModelDrafter, NGram, NoDraft
 from specjax.lengths import EVERYTHING, Fixed
 from specjax.lm import LM
 from specjax.processors import Forbidden, MinNewTokens
@@ -19,12 +19,31 @@ from specjax.rules import Lenient
 from specjax.sampling import Sampling, checked
 
 RUNGS = (1, 4, 8, 16, 32)
+STOP_BYTES = 500  # of all stop strings together
 
 
 def numbers(part):
     """Python numbers become arrays of one dtype, so that another value is not another program."""
     kind = {int: np.int32, float: np.float32}
     return jax.tree.map(lambda x: np.asarray(x, kind[type(x)]) if type(x) in kind else x, part)
+
+
+def whole(name: str, value, low: int, high: int) -> int:
+    """A whole number within bounds, both included."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}={value!r} must be a whole number") from None
+    if not low <= number <= high:
+        raise ValueError(f"{name}={number} must be between {low} and {high}")
+    return number
+
+
+def several(name: str, value) -> tuple:
+    """The entries of a list."""
+    if not np.iterable(value) or isinstance(value, str):
+        raise ValueError(f"{name}={value!r} must be a list")
+    return tuple(value)
 
 
 def name_of(plug_in) -> str:
@@ -36,6 +55,8 @@ def draft_sampling(given, target: Sampling) -> Sampling:
     if given is None:
         return target
     given = checked(given, "draft_sampling")
+    if given.coupled and not target.coupled:
+        raise ValueError("draft_sampling.coupled=True with a target that is not coupled: the noise is the target's, couple its sampling")
     return dataclasses.replace(given, coupled=target.coupled)
 
 
@@ -76,7 +97,7 @@ def as_drafter(target: LM, drafter, most: int = 7):
     """A drafter for this target: an `LM` becomes one that drafts up to `most` tokens, None one that drafts nothing.
 
     Raises:
-      ValueError: target and draft have other vocabularies.
+      ValueError: target and draft have other vocabularies, or the layers of an early exit are another model's.
     """
     if drafter is None:
         return NoDraft()
@@ -85,6 +106,8 @@ def as_drafter(target: LM, drafter, most: int = 7):
         drafter = ModelDrafter(model=drafter.model, params=drafter.params, most=most)
     if isinstance(drafter, ModelDrafter) and drafter.model.vocab != target.model.vocab:
         raise ValueError(f"draft vocabulary of {drafter.model.vocab} tokens, target's has {target.model.vocab}: they must agree")
+    if isinstance(drafter, EarlyExit) and drafter.model != target.model:
+        raise ValueError("drafter early_exit is of another model: it drafts with the target's parameters, give it the target's `model`")
     return drafter
 
 
@@ -145,7 +168,8 @@ def stop_strings(target: LM, stop) -> tuple[bytes, ...]:
     """Stop strings as bytes.
 
     Raises:
-      ValueError: one is empty or no text, holds a special token (whose text is never part of the output), or there is no tokenizer.
+      ValueError: one is empty or no text, holds a special token (whose text is never part of the output), they are too long, or there
+        is no tokenizer.
     """
     given = (stop,) if isinstance(stop, str) else tuple(stop)
     if not given:
@@ -158,4 +182,7 @@ def stop_strings(target: LM, stop) -> tuple[bytes, ...]:
             raise ValueError(f"stop={text!r} must be a text of at least one character")
         if named := [(token, i) for token, i in special.items() if token and token in text]:
             raise ValueError(f"stop={text!r} holds the special token {named[0][0]!r}, which has no text: give its id, eos={named[0][1]}")
-    return tuple(dict.fromkeys(text.encode("utf-8", errors="surrogatepass") for text in given))
+    strings = tuple(dict.fromkeys(text.encode("utf-8", errors="surrogatepass") for text in given))
+    if (count := sum(map(len, strings))) > STOP_BYTES:
+        raise ValueError(f"stop strings of {count} bytes in all: at most {STOP_BYTES}, each takes a number for every token")
+    return strings

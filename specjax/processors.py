@@ -6,8 +6,6 @@ prompt, the output and the drafted tokens that lead to the place, so plain and s
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,10 +57,19 @@ class MinNewTokens:
 
 
 def process(processors, logits_BMV, path: Path):
-    """Every processor in turn, at each place of each row; path has token_BS, length_BM and prompt_B."""
+    """Every processor in turn, at each place of each row; path has token_BS, length_BM and prompt_B.
+
+    Raises:
+      RuntimeError: one returned logits of another shape.
+    """
 
     def one(logits_V, token_S, length, prompt):
-        return functools.reduce(lambda x_V, processor: processor(x_V, Path(token_S, length, prompt)), processors, logits_V)
+        for processor in processors:
+            given = logits_V.shape
+            logits_V = processor(logits_V, Path(token_S, length, prompt))
+            if getattr(logits_V, "shape", None) != given:
+                raise RuntimeError(f"processor {processor} made logits of shape {getattr(logits_V, 'shape', None)}, it was given {given}")
+        return logits_V
 
     places = jax.vmap(one, in_axes=(0, None, 0, None))
     return jax.vmap(places)(logits_BMV, path.token_S, path.length, path.prompt)

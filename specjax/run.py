@@ -4,7 +4,7 @@
 
 With the workdir of a run that was stopped, the same command goes on where it stopped. Exit codes: 2 on bad input; 130 and 143 after
 SIGINT and SIGTERM; 1 when the machine or a part that plugs in failed on the way (disk full, out of memory, a rule without a law).
-Each is one line, and finished records are kept. What shows a traceback is a bug of ours.
+Each is one line, and finished records are kept. What shows a traceback is a bug, of ours or in a part of yours.
 """
 
 from __future__ import annotations

@@ -63,9 +63,9 @@ def table(stops: Sequence[bytes], token_bytes: Sequence[bytes], vocab: int) -> S
 
 def start(stop: StopTable, prompt: Sequence[int]) -> int:
     """The automaton's state after a prompt: what of a string stands at its end. Strings that ended in it do not count."""
-    state, next_VQ = 0, np.asarray(stop.next_VQ)
+    state = 0
     for token in prompt:
-        state = next_VQ[token, state] % next_VQ.shape[1]
+        state = stop.next_VQ[token, state] % stop.next_VQ.shape[1]
     return int(state)
 
 
@@ -103,5 +103,6 @@ def cut(text: str, token_bytes: Sequence[bytes], stops: Sequence[bytes], prompt:
     for end in range(len(whole) - len(token_bytes[output[-1]]) + 1, len(whole) + 1):
         if ended := [s for s in stops if whole.endswith(s, 0, end)]:
             kept = end - max(map(len, ended)) - len(before)
-            return "" if kept <= 0 else text.removesuffix(said[kept:].decode("utf-8", errors="replace"))
+            tail = said[max(kept, 0) :].decode("utf-8", errors="replace")
+            return text.removesuffix(tail) if text.endswith(tail) else said[: max(kept, 0)].decode("utf-8", errors="replace")
     raise ValueError(f"no stop string ends in the last token of {text!r}")

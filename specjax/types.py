@@ -162,7 +162,7 @@ class Drafter(Protocol):
     taps: tuple[int, ...]
 
     def init(self, params, view: View) -> PyTree:
-        """State after the target's prefill."""
+        """State after the target's prefill. Every leaf of it has the rows as its first axis."""
 
     def offer(self, state) -> Array:
         """offer_B: how many tokens it could draft now."""
@@ -190,7 +190,8 @@ class Length(Protocol):
 
     name: str
 
-    def init(self, batch: int) -> PyTree: ...
+    def init(self, batch: int) -> PyTree:
+        """State of so many rows. Every leaf of it has them as its first axis; None without."""
 
     def choose(self, state, offer_B: Array) -> Array:
         """ask_B."""

@@ -37,7 +37,7 @@ CHANGES = {  # one other value of each key
     "arms.0.rule": dict(lenience=0.4, scaled_residual=False),
     "arms.0.length": dict(start=1, most=2),
     "arms.0.sampling": FILTERS,
-    "arms.0.draft_sampling": {name: value for name, value in FILTERS.items() if name != "coupled"},
+    "arms.0.draft_sampling": FILTERS,
     "arms.1.drafter": dict(most=2, max_n=3, min_n=1, per_match=1.5),
     "arms.1.length": dict(k=1),
     "arms.2.drafter": dict(exit_layer=2, most=1),
@@ -47,7 +47,7 @@ KINDS = {
     "arms.0.rule": Lenient, "arms.0.length": Heuristic, "arms.0.sampling": Sampling, "arms.1.drafter": NGram, "arms.1.length": Fixed,
     "arms.2.drafter": plan.EarlyExitDraft,
 }  # fmt: skip
-REFUSED = {"chat": "no chat template", "quick": "no prompt is marked", "coupled": "coupled sampling is greedy matching"}
+REFUSED = {"chat": "no chat template", "quick": "no prompt is marked", "coupled": "coupled (sampling is|changes nothing)"}
 KEYS = [(where, key) for where, values in CHANGES.items() for key in values]
 
 
@@ -64,7 +64,7 @@ def digest(given):
     batches = list(sweep.batches(experiment))
     state, _ = sweep._start(experiment, batches[0], {})
     tasks = [[(task.key, task.id, tuple(task.encoded.tokens)) for task in batch] for batch in batches]
-    programs = sorted(sweep._programs(experiment, experiment.arms[0]))
+    programs = sorted(sweep.programs(experiment, experiment.arms[0]))
     return arms, numbers(experiment.target.params), tasks, numbers(state.limit_B), programs
 
 

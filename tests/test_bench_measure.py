@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny_run
 
+from specjax import Sampling
 from specjax.bench import measure
 from specjax.bench.measure import Costs
 
@@ -129,6 +130,14 @@ def test_choices_are_timed_on_the_targets_own_logits(monkeypatch):
     short = experiment.prompts[0]._replace(tokens=tokens[:2])
     again_TV = measure._prompt_logits(dataclasses.replace(experiment, prompts=(short,)), 3)
     np.testing.assert_allclose(again_TV, logits_TV[[1, 0, 1]], rtol=0, atol=1e-4)
+
+
+def test_a_greedy_choice_under_a_processor_draws_no_noise(monkeypatch):
+    """As in a round: it would weigh more than the penalty itself."""
+    monkeypatch.setattr(measure.sampling, "draw", lambda *_: pytest.fail("noise was drawn"))
+    logits_BTV = np.zeros((1, 2, 9), np.float32)
+    inputs = jax.random.key(0), logits_BTV, np.zeros((1, 128), np.int32), np.int32(2)
+    assert int(measure._choices((), Sampling(repetition=np.float32(1.5)), *inputs)) >= 0
 
 
 def test_peak_memory_is_the_devices_where_it_says_and_else_the_processs(monkeypatch):

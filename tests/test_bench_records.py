@@ -83,8 +83,9 @@ def test_another_config_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"holds a run of another config \(other seed\): name another folder"):
         workdir.check({"seed": 1, "arms": (1,)})
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="is a file"):
-        Workdir(tmp_path / "file").check({})
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(ValueError, match=f"{path}' cannot be a folder: {tmp_path}/file is a file"):
+            Workdir(path).check({})
 
 
 def a_line(**changes):

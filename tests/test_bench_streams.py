@@ -44,7 +44,7 @@ def test_nothing_is_compiled_while_a_stream_is_timed():
         assert len(list(streams.decode_stream(experiment, stream[:2], {}))) == 2
         assert len(list(streams.decode_stream(experiment, stream[:5], {}))) == 5
     assert compiled() == before
-    assert list(sweep._programs(experiment, experiment.arms[0])) == ["prefill", "decode", "prefill_row", "refill"]
+    assert list(sweep.programs(experiment, experiment.arms[0])) == ["prefill", "decode", "prefill_row", "refill"]
 
 
 def test_only_what_is_missing_is_decoded(tmp_path):

@@ -170,6 +170,11 @@ BAD = {
     r"arms\[0\].drafter: NoMost has no `most`": config(arms=[dict(name="a", drafter="test_build:NoMost")]),
     r"arms\[0\].length: .*unexpected keyword argument 'tims'": config(arms=[{**NGRAM, "length": dict(name="test_build:Double", tims=3)}]),
     r"arms\[0\].sampling.top_p changes nothing at temperature 0": config(arms=[{**NGRAM, "sampling": dict(temperature=0, top_p=0.5)}]),
+    r"arms\[0\].rule changes nothing: the drafter 'none' drafts nothing": config(arms=[dict(name="a", drafter="none", rule="greedy")]),
+    r"arms\[0\].length changes nothing": config(arms=[dict(name="a", length="match")]),
+    r"arms\[0\].draft_sampling.coupled changes nothing: the draft takes the target's noise, which is not coupled": config(
+        arms=[dict(name="a", drafter=dict(name="model", source="x"), draft_sampling=dict(temperature=1, coupled=True))]
+    ),
     r"arms\[0\].draft_sampling changes nothing: the drafts of ngram are certain": config(
         arms=[{**NGRAM, "sampling": dict(temperature=1), "draft_sampling": dict(temperature=2)}]
     ),

@@ -149,6 +149,7 @@ def test_the_cache_ends_with_the_stop():
         ([""], "must be a text of at least one character"),
         ([3], "must be a text of at least one character"),
         (["x<end>"], "holds the special token '<end>', which has no text: give its id, eos=256"),
+        (["x" * 499, "yy"], "stop strings of 501 bytes in all: at most 500"),
     ],
 )
 def test_stops_that_can_not_be_found_are_refused(stop, text):

@@ -1,5 +1,7 @@
 """The target's first layers as its draft."""
 
+import dataclasses
+
 import jax
 import pytest
 from loop import fixed, random_lm, rounds
@@ -73,6 +75,12 @@ def test_the_shared_cache_after_every_round_is_a_fresh_prefill():
 def test_layers_that_are_not_there_are_refused(numbers, message):
     with pytest.raises(ValueError, match=message):
         EarlyExit(model=exiting().model, **numbers)
+
+
+def test_the_layers_of_another_model_are_refused():
+    other, _ = toy.tiny(config=dataclasses.replace(toy.TINY, layers=3))
+    with pytest.raises(ValueError, match="early_exit is of another model"):
+        specjax.Decoder(exiting(), drafter=EarlyExit(model=other, exit_layer=1))
 
 
 def test_a_model_without_layers_is_refused():

@@ -68,6 +68,7 @@ def test_a_draft_cut_short_by_the_offer_counts_as_whole_if_all_of_it_was_accepte
         (dict(start=2.5), "length.start=2.5 must be a whole number of at least 1"),
         (dict(start=float("nan")), "length.start=nan must be"),
         (dict(start=1, most=0), "length.most=0 must be a whole number of at least 1"),
+        (dict(most=2**40), "length.most=1099511627776 must be a whole number of at least 1 and at most 1073741824"),
         (dict(start=6, most=5), "length.start=6 must be at most 5, length.most"),
     ],
 )

@@ -55,6 +55,18 @@ def test_config_may_switch_bos_off(folder):
     assert loading.from_folder(folder).encode("hello") == [TOKENS.index("hello")]
 
 
+def test_bos_and_eos_that_stand_elsewhere(folder):
+    """BOS in the post-processor alone, as where there is no tokenizer_config.json; EOS in the model's config."""
+    (folder / "tokenizer_config.json").unlink()
+    put(folder, "config.json", {"eos_token_id": 1})
+    tokenizer = loading.from_folder(folder)
+    assert (tokenizer.bos_id, tokenizer.add_bos, tokenizer.eos_ids) == (0, True, (2, 1))
+    (folder / "generation_config.json").unlink()
+    assert loading.from_folder(folder).eos_ids == (1,)
+    backend().save(str(folder / "tokenizer.json"))
+    assert loading.from_folder(folder).bos_id is None
+
+
 def test_template_file_goes_before_the_config(folder):
     (folder / "chat_template.jinja").write_text("file")
     assert loading.from_folder(folder).render([]) == "file"
@@ -120,6 +132,16 @@ def test_template_file_that_is_no_text(folder):
     (folder / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(ValueError, match=r"^chat_template\.jinja cannot be read: [^\n]+$"):
         loading.from_folder(folder)
+
+
+def test_text_that_a_tokenizer_cannot_encode(tmp_path):
+    words = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
+    with pytest.raises(ValueError, match=r"^the tokenizer cannot encode 'b': .*UNK"):
+        Tokenizer(words).encode("b")
+    words.model = models.WordLevel({"b": 0}, unk_token="[UNK]")
+    words.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match=r"^the tokenizer cannot encode 'a': .*UNK"):
+        loading.from_folder(tmp_path)
 
 
 def test_tokenizer_without_tokens(tmp_path):

@@ -140,6 +140,12 @@ def test_a_path_that_ends_in_nothing_to_say_does_no_harm_unless_it_is_taken(mode
         ({"forbidden": [VOCAB]}, "forbidden=.* must be token ids, 0 .. 6"),
         ({"forbidden": [-1]}, "forbidden=.* must be token ids"),
         ({"forbidden": range(VOCAB)}, "forbidden names every token"),
+        ({"eos": [1, VOCAB]}, "eos=7 must be between 0 and 6"),
+        ({"eos": [2.5]}, "eos=2.5 must be a whole number"),
+        ({"forbidden": 3}, "forbidden=3 must be a list"),
+        ({"processors": None}, "processors=None must be a list"),
+        ({"seed": 2.5}, "seed=2.5 must be a whole number"),
+        ({"samples": 1.5}, "samples=1.5 must be a whole number"),
         ({"min_new_tokens": -1}, "min_new_tokens=-1 must be between 0 and"),
         ({"processors": ["ban"]}, r"processors\[0\]='ban' must be a function"),
         ({"processors": [processors.Penalties]}, "must be a function"),
@@ -150,6 +156,12 @@ def test_a_path_that_ends_in_nothing_to_say_does_no_harm_unless_it_is_taken(mode
 def test_bad_numbers_are_refused(options, text):
     with pytest.raises(ValueError, match=text):
         specjax.generate(random_lm(0), [[1]], **options)
+
+
+@pytest.mark.parametrize("other", [lambda x, path: x[:3], lambda x, path: x.max(), lambda x, path: None])
+def test_a_processor_returns_as_many_logits_as_it_was_given(other):
+    with pytest.raises(RuntimeError, match=r"processor .* made logits of shape .*, it was given \(7,\)"):
+        specjax.generate(random_lm(0), [[1]], processors=[other], max_new_tokens=2)
 
 
 @pytest.mark.parametrize("k", [0, 3])

@@ -77,5 +77,5 @@ def test_samples_of_a_prompt_have_coins_of_their_own():
     assert [many.token_ids[0], many.token_ids[3]] == one.token_ids
     assert len({tuple(ids) for ids in many.token_ids}) == 6
     assert specjax.generate(target, [[1], [1]], samples=3, batch=4, **options).token_ids == many.token_ids
-    with pytest.raises(ValueError, match="samples=0 must be at least 1"):
+    with pytest.raises(ValueError, match="samples=0 must be between 1 and"):
         specjax.generate(target, [[1]], samples=0)

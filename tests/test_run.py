@@ -161,6 +161,8 @@ def test_what_is_looked_at_in_the_end(decoding, main, tmp_path, monkeypatch, cap
 BAD = {
     "--config.max_new_token=3": "max_new_tokens",
     "--config.max_new_tokens=three": "three",
+    "--config.samples=3": "--config.samples=3 cannot be set: 'samples' (a flag changes what the config file has)",
+    "--config.arms[9].name=x": "--config.arms[9].name=x cannot be set: tuple index out of range",
     "--config.batch=0": "config.batch=0 must be at least 1",
     "--config.target.source=nowhere": "'nowhere': no such file or folder",
     "--config.prompts.source=nothing.txt": "there is no such file",

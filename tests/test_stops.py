@@ -49,6 +49,7 @@ def test_a_long_string_takes_another_bucket_of_states():
         ([], [1, 5, 6], "bé", "b"),
         ([], [0, 4], "abca", ""),  # ab ends first
         ([], [7, 4], "\nbca", "\n"),
+        ([], [5, 5, 6], "\ufffd" * 3, "\ufffd"),  # a decoder that gives up the whole of a run of bytes for one that is no character
     ],
 )
 def test_the_text_is_cut_before_the_string_that_ends_first(prompt, output, text, left):

@@ -98,7 +98,7 @@ def _gap(experiment, arm, prefix, prompt_tokens, prompt_id, tokens) -> float:
     if np.isfinite(seen_V[list(tokens)]).all():
         return float(seen_V.max() - min(seen_V[t] for t in tokens))
     seen_V = scores(experiment, arm, prefix, prompt_tokens, prompt_id, filters=False)
-    return float(abs(seen_V[tokens[0]] - seen_V[tokens[1]]))
+    return float(abs(seen_V[tokens[0]] - seen_V[tokens[1]])) if np.isfinite(seen_V[list(tokens)]).any() else math.inf
 
 
 def scores(experiment: Experiment, arm: LoadedArm, prefix: list[int], prompt_tokens: int, prompt_id: int, filters=True) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import zlib
 
 import numpy as np
@@ -72,7 +73,25 @@ def checked(row: dict, where: str) -> dict:
     made = make(Line, row, f"{where}: record", **{name: functools.partial(make, cls) for name, cls in parts.items()})
     if not len(made.rounds.drafted) == len(made.rounds.accepted) >= 1:
         raise ValueError(f"{where}: record.rounds={row['rounds']} must be two lists of one length, of at least 1")
+    if fault := next((what for what, right in _sums(made).items() if not right), None):
+        raise ValueError(f"{where}: record is damaged: {fault}: delete the line, and it is decoded again")
     return row
+
+
+def _sums(made: Line) -> dict[str, bool]:
+    """What holds in every record, and whether it does here."""
+    counts, (drafted, accepted) = made.counts, dataclasses.astuple(made.rounds)
+    return {
+        "counts.tokens should be the number of token_ids, each at least 0": counts.tokens == len(made.token_ids)
+        and min(made.token_ids, default=0) >= 0,
+        "counts.passes should be the number of rounds": counts.passes == len(drafted),
+        "rounds.accepted should be from 0 to rounds.drafted": all(0 <= a <= d for a, d in zip(accepted, drafted, strict=True)),
+        "counts should be at least 0": min(dataclasses.astuple(counts)) >= 0,
+        "counts.drafted should be the sum of rounds.drafted": counts.drafted == sum(drafted),
+        "counts.accepted + cut should be the sum of rounds.accepted": counts.accepted + counts.cut == sum(accepted),
+        "counts.drafted should be accepted + rejected + cut": counts.drafted == counts.accepted + counts.rejected + counts.cut,
+        "seconds.decode should be above 0": 0 < made.seconds.decode < math.inf,
+    }
 
 
 def key(record: dict) -> tuple:

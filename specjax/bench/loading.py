@@ -59,9 +59,9 @@ def _positions(plan: Plan, target, encoded: Encoded) -> int:
       ValueError: the model has fewer positions.
     """
     count = len(encoded.prompt.turns)
-    asked = turns.room(encoded, count - 1, plan)
+    asked, turn = max((turns.room(encoded, turn, plan), turn) for turn in range(count))  # a template may drop earlier turns
     if target.max_positions and asked + plan.max_new_tokens > target.max_positions:
-        said = asked - (count - 1) * plan.max_new_tokens
+        said = asked - turn * plan.max_new_tokens
         budget = f"max_new_tokens={plan.max_new_tokens}" + (f" in each of {count} turns" if count > 1 else "")
         raise ValueError(
             f"prompt {encoded.prompt.question_id!r}: {said} tokens + {budget} exceed the model's {target.max_positions} positions"

@@ -24,7 +24,7 @@ def programs(experiment: Experiment) -> list[Program]:
     """The distinct programs of a run, in the order in which they are compiled. Nothing is compiled here."""
     found: dict[tuple, Program] = {}
     for arm in experiment.arms:
-        for phase, (function, inputs) in sweep._programs(experiment, arm).items():
+        for phase, (function, inputs) in sweep.programs(experiment, arm).items():
             key = function, *measure.program_key(inputs)
             found.setdefault(key, Program(phase, [], function, inputs)).arms.append(arm.name)
     return list(found.values())

@@ -147,7 +147,7 @@ def _prompt_logits(experiment: Experiment, count: int):
 
 @jax.jit
 def _choices(own, law, seed, logits_BTV, token_BS, turns):
-    """Coupled sampling draws at every place of a pass, other sampling at the one where the round ends."""
+    """Coupled sampling draws at every place of a pass, greedy at none, other sampling at the one where the round ends."""
     B, T, _ = logits_BTV.shape
     places = jnp.arange(T if law.coupled else 1)
     path = Path(token_BS, jnp.full((B, T), token_BS.shape[1] // 2), jnp.ones(B, jnp.int32))
@@ -155,6 +155,8 @@ def _choices(own, law, seed, logits_BTV, token_BS, turns):
     def one(turn, total):
         x_BTV = logits_BTV + turn.astype(logits_BTV.dtype)  # of each turn its own, or the compiler would lift the law out of the loop
         p_BTV, _ = processors.law(own, law, x_BTV, path)
+        if law.temperature is None:
+            return total + sampling.first_argmax(p_BTV).sum()
         keys = sampling.key(seed, sampling.NOISE, turn, jnp.arange(logits_BTV.shape[0])[:, None], places)
         return total + sampling.draw(keys, p_BTV[:, : len(places)]).sum() + (p_BTV[:, -1, 0] > 0.5).sum()
 

@@ -141,8 +141,12 @@ def baseline(arm: Arm, arms) -> Arm | None:
 
 def _plain_name(sampling: Sampling) -> str:
     numbers = {"t": sampling.temperature, "k": sampling.top_k, "top-p": sampling.top_p, "min-p": sampling.min_p, **sampling.penalties}
-    said = [f"{name}={value:g}" for name, value in numbers.items() if value is not None]
+    said = [f"{name}={_short(value)}" for name, value in numbers.items() if value is not None]
     return " ".join(["plain", *(["greedy"] if sampling.temperature is None else []), *said])
+
+
+def _short(value) -> str:
+    return f"{value:g}" if float(f"{value:g}") == value else str(value)
 
 
 class Encoded(NamedTuple):

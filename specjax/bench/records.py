@@ -30,9 +30,9 @@ class Workdir:
 
     def check(self, config: dict) -> None:
         """Raises ValueError or OSError if this run cannot live here: says why before anything is loaded."""
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"{self} is a file: name a folder")
         nearest = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
+        if not nearest.is_dir():
+            raise ValueError(f"{self} cannot be a folder: {nearest} is a file")
         if not os.access(nearest, os.W_OK):
             raise PermissionError(f"{self} cannot be written: {nearest} is read-only")
         if (self.path / ".lock").exists():

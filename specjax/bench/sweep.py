@@ -80,7 +80,7 @@ def compile_arms(experiment: Experiment) -> dict[str, dict[str, float]]:
     seen, seconds = set(), {}
     for arm in experiment.arms:
         seconds[arm.name] = {}
-        for phase, (program, inputs) in _programs(experiment, arm).items():
+        for phase, (program, inputs) in programs(experiment, arm).items():
             same = (program, *measure.program_key(inputs))
             seconds[arm.name][phase] = 0.0 if same in seen else _compile(program, inputs)
             seen.add(same)
@@ -159,7 +159,7 @@ def _few(state: State) -> State:
     return state._replace(limit_B=jnp.minimum(state.limit_B, state.cursor_B + 1 + WARM_UP))
 
 
-def _programs(experiment: Experiment, arm: LoadedArm) -> dict[str, tuple]:
+def programs(experiment: Experiment, arm: LoadedArm) -> dict[str, tuple]:
     """The jitted function and the inputs of each phase: shapes for what is only made when it is called."""
     setup, params = arm.decoder.setup, experiment.target.params
     state = jax.eval_shape(lambda: _start(experiment, first_batch(experiment, arm), {})[0])

@@ -25,8 +25,8 @@ class Heuristic:
 
     def __post_init__(self):
         for name, value in (("start", self.start), ("most", self.most)):
-            if not value >= 1 or value % 1:  # NaN is not
-                raise ValueError(f"length.{name}={value} must be a whole number of at least 1")
+            if not 1 <= value <= EVERYTHING or value % 1:  # NaN is not
+                raise ValueError(f"length.{name}={value} must be a whole number of at least 1 and at most {EVERYTHING}")
         if self.start > self.most:
             raise ValueError(f"length.start={self.start} must be at most {self.most}, length.most")
 

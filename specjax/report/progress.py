@@ -16,7 +16,9 @@ EVERY = 30.0  # seconds between two lines of a log, at least
 def progress(jobs: Sequence, file: TextIO | None = None) -> Iterator:
     """The jobs, one after the other; a job is done when the next is asked for. file: default stderr."""
     file = sys.stderr if file is None else file
-    if file.isatty():
+    if file is None:  # the process was started with stderr closed
+        yield from jobs
+    elif file.isatty():
         yield from track(jobs, description="decoding", console=Console(file=file))
     else:
         yield from _lines(jobs, file)

@@ -1,8 +1,8 @@
 """The families that a Hugging Face folder may hold: for each architecture the names of its weights and the fields of its config.json.
 
-A family reads the keys that transformers' code for its architecture reads. Each is either used (`read`, `parts`) or must have the one value
-for which we compute the same (`plain`); any other key changes nothing there, and nothing here. Where a key is absent, transformers' config
-class has a value of its own (`defaults`).
+A family reads the keys that transformers' code for its architecture reads. Each is either used (`read`, `readers`) or must have the one
+value for which we compute the same (`plain`); any other key changes nothing there, and nothing here. Where a key is absent, transformers'
+config class has a value of its own (`defaults`).
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import dataclasses
 from typing import Any
 
 from specjax.models.config import ModelConfig
-from specjax.models.load import hf_names, names, parts
+from specjax.models.load import hf_names, names, readers
 from specjax.models.load.fields import Fields
 from specjax.models.load.names import table
-from specjax.models.load.parts import activation, heads, rotary, rotary_by_layer, sliding
+from specjax.models.load.readers import activation, heads, rotary, rotary_by_layer, sliding
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
     table: names.Table
     read: dict[str, tuple]  # our field -> (kind, their key, default if it may be absent or null)
-    parts: tuple[parts.Part, ...]  # our fields that follow from several of theirs, in this order
+    readers: tuple[readers.Reader, ...]  # our fields that follow from several of theirs, in this order
     always: dict[str, Any] = dataclasses.field(default_factory=dict)  # our fields that are the same in all of the family
     defaults: dict[str, Any] = dataclasses.field(default_factory=dict)  # their keys
     plain: dict[str, tuple] = dataclasses.field(
@@ -76,21 +76,21 @@ FAMILIES = {
     "MistralForCausalLM": Family(
         table(hf_names.LLAMA, ignored=FREQUENCIES),
         LLAMA,
-        (heads, activation("hidden_act"), rotary(), sliding(parts.every, typed=False)),
+        (heads, activation("hidden_act"), rotary(), sliding(readers.every, typed=False)),
         defaults=WINDOW,
         plain=NO_BIAS | {"layer_types": (None,)},
     ),
     "Qwen2ForCausalLM": Family(
         table(hf_names.LLAMA, ignored=FREQUENCIES),
         LLAMA,
-        (heads, activation("hidden_act"), rotary(), sliding(parts.upper, flagged=True)),
+        (heads, activation("hidden_act"), rotary(), sliding(readers.upper, flagged=True)),
         always={"qkv_bias": True},
         defaults=WINDOW,
     ),
     "Qwen3ForCausalLM": Family(
         table(hf_names.LLAMA, ignored=FREQUENCIES),
         LLAMA | ATTENTION_BIAS,
-        (heads, activation("hidden_act"), rotary(), sliding(parts.upper, flagged=True)),
+        (heads, activation("hidden_act"), rotary(), sliding(readers.upper, flagged=True)),
         always={"qk_norm": True},
         defaults=WINDOW | {"head_dim": 128},
     ),
@@ -100,7 +100,7 @@ FAMILIES = {
         | ATTENTION_BIAS
         | EXPERTS_PER_TOKEN
         | {"expert_ff": ("count", "moe_intermediate_size"), "norm_topk": ("flag", "norm_topk_prob", False)},
-        (heads, activation("hidden_act"), rotary(), sliding(parts.every, flagged=True, typed=False), parts.some_experts),
+        (heads, activation("hidden_act"), rotary(), sliding(readers.every, flagged=True, typed=False), readers.some_experts),
         always={"qk_norm": True},
         defaults=WINDOW,
         plain={"layer_types": (None,)},
@@ -108,7 +108,7 @@ FAMILIES = {
     "MixtralForCausalLM": Family(
         table(hf_names.MIXTRAL, ignored=FREQUENCIES),
         LLAMA | EXPERTS_PER_TOKEN | {"experts": ("count", "num_local_experts"), "expert_ff": ("count", "intermediate_size")},
-        (heads, activation("hidden_act"), rotary(base=1e6), sliding(parts.every, typed=False), parts.all_experts),
+        (heads, activation("hidden_act"), rotary(base=1e6), sliding(readers.every, typed=False), readers.all_experts),
         always={"norm_topk": True},
         defaults={"hidden_act": "silu"},
         plain=NO_BIAS,
@@ -120,7 +120,7 @@ FAMILIES = {
             heads,
             activation("hidden_act"),
             rotary(partial="partial_rotary_factor", aliases={"su": "longrope", "yarn": "longrope"}),
-            sliding(parts.every, typed=False),
+            sliding(readers.every, typed=False),
         ),
         defaults={"hidden_act": "silu", "original_max_position_embeddings": 4096},
         plain=NO_BIAS,
@@ -130,7 +130,7 @@ FAMILIES = {
         LLAMA
         | ATTENTION_BIAS
         | {"attn_cap": ("number", "attn_logit_softcapping", None), "logit_cap": ("number", "final_logit_softcapping", None)},
-        (heads, activation("hidden_activation"), rotary(), sliding(parts.every_other), _gemma_scales),
+        (heads, activation("hidden_activation"), rotary(), sliding(readers.every_other), _gemma_scales),
         always={"post_norms": True},
         defaults=GEMMA | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
         plain=ONE_WAY,
@@ -138,7 +138,7 @@ FAMILIES = {
     "Gemma3ForCausalLM": Family(
         table(hf_names.GEMMA, ignored=FREQUENCIES),
         LLAMA | ATTENTION_BIAS | {"logit_cap": ("number", "final_logit_softcapping", None)},
-        (heads, activation("hidden_activation"), rotary_by_layer, sliding(parts.all_but_the_last_of_six), _gemma_scales),
+        (heads, activation("hidden_activation"), rotary_by_layer, sliding(readers.all_but_the_last_of_six), _gemma_scales),
         always={"post_norms": True, "qk_norm": True},
         defaults=GEMMA,
         plain=ONE_WAY | {"attn_logit_softcapping": (None,)},  # in the config class of transformers, but not in its model
@@ -179,6 +179,6 @@ def config(family: Family, fields: Fields, tensors: int, tied: bool) -> ModelCon
             raise ValueError(f"{fields.where}{name}={value!r} is not supported; supported: {allowed[-1]!r}")
     known = {ours: getattr(fields, kind)(*theirs) for ours, (kind, *theirs) in family.read.items()}
     names.check_count("layers", known["layers"], tensors)
-    for part in family.parts:
-        known |= part(fields, known)
+    for reader in family.readers:
+        known |= reader(fields, known)
     return ModelConfig(**known, **family.always, tied=tied)

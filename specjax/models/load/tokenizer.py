@@ -21,8 +21,6 @@ class Tokenizer:
     """A checkpoint's tokenizer. Ids are Python ints; `vocab_size` is one more than the largest."""
 
     def __init__(self, backend: tokenizers.Tokenizer, *, bos_id=None, eos_ids=(), add_bos=False, template=None):
-        backend.no_truncation()  # tokenizer.json may carry the settings of somebody's training run
-        backend.no_padding()
         self._backend = backend
         self._template = template
         self.bos_id: int | None = bos_id
@@ -42,7 +40,7 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
         """Ids of a text. No special token is added but BOS, if `add_bos` (None: as the checkpoint was trained)."""
-        ids = self._backend.encode(text, add_special_tokens=False).ids
+        ids = _ids(self._backend, text)
         begin = self.add_bos if add_bos is None else add_bos
         if begin and self.bos_id is None:
             raise ValueError("add_bos=True, but this tokenizer has no BOS token: should be False")
@@ -90,24 +88,42 @@ def from_folder(folder: Path) -> Tokenizer | None:
         return None
     backend = _backend(folder / "tokenizer.json")
     config = Fields(_optional_json(folder / "tokenizer_config.json").get, "tokenizer_config.json: ")
-    bos = _id(backend, config.get("bos_token"))
-    more = _optional_json(folder / "generation_config.json").get("eos_token_id")
+    bos, first = _id(backend, config.get("bos_token")), _first(backend)
+    bos = first if bos is None else bos
+    generation = folder / "generation_config.json"  # without it transformers takes these ids from the model's config
+    more = _optional_json(generation if os.path.lexists(generation) else folder / "config.json").get("eos_token_id")
     eos = [_id(backend, config.get("eos_token")), *(more if isinstance(more, list) else [more])]
-    began = backend.encode("a").ids[:1] == [bos]  # what the file's own post-processor does
     return Tokenizer(
         backend,
         bos_id=bos,
         eos_ids=eos,
-        add_bos=config.flag("add_bos_token", began),
+        add_bos=config.flag("add_bos_token", bos == first),
         template=_folder_template(folder, config),
     )
 
 
 def _backend(path: Path) -> tokenizers.Tokenizer:
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the package raises nothing narrower
         raise ValueError(f"{path.name} is not a whole tokenizer: {error}") from None
+    backend.no_truncation()  # the file may carry the settings of somebody's training run
+    backend.no_padding()
+    return backend
+
+
+def _ids(backend: tokenizers.Tokenizer, text: str, special: bool = False) -> list[int]:
+    try:
+        return backend.encode(text, add_special_tokens=special).ids
+    except Exception as error:  # the package raises nothing narrower
+        raise ValueError(f"the tokenizer cannot encode {reprlib.repr(text)}: {error}") from error
+
+
+def _first(backend: tokenizers.Tokenizer) -> int | None:
+    """The id that the file's own post-processor puts before a text, if it puts one there."""
+    first, *rest = [*_ids(backend, "a", special=True), None]
+    text = _ids(backend, "a")
+    return first if rest[: len(text)] == text else None
 
 
 def _folder_template(folder: Path, config: Fields) -> str | None:

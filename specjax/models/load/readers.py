@@ -7,7 +7,7 @@ from collections.abc import Callable
 from specjax.models.load import rope
 from specjax.models.load.fields import Fields
 
-Part = Callable[[Fields, dict], dict]  # (their fields, what of ours is known) -> more of ours
+Reader = Callable[[Fields, dict], dict]  # (their fields, what of ours is known) -> more of ours
 Slides = Callable[[Fields, int], bool]  # whether a layer slides
 ACTIVATIONS = {
     "silu": "silu",
@@ -24,7 +24,7 @@ def heads(fields: Fields, known: dict) -> dict:
     return {"kv_heads": kv_heads, "head_size": fields.count("head_dim", known["width"] // known["heads"])}
 
 
-def activation(key: str) -> Part:
+def activation(key: str) -> Reader:
     def part(fields: Fields, known: dict) -> dict:
         if (name := fields.text(key)) not in ACTIVATIONS:
             raise ValueError(f"{fields.where}{key}={name!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
@@ -36,7 +36,7 @@ def activation(key: str) -> Part:
 # ---------------------------------------------------------------- rotary positions
 
 
-def rotary(theta: str = "rope_theta", base: float = 10_000.0, partial: str | None = None, aliases: dict | None = None) -> Part:
+def rotary(theta: str = "rope_theta", base: float = 10_000.0, partial: str | None = None, aliases: dict | None = None) -> Reader:
     """Rotary positions as transformers 4 (`rope_scaling`) or 5 (`rope_parameters`) describe them.
 
     `theta` is the family's key of the base, `base` the base without it; `partial` the key of the share of a head that turns, where the
@@ -99,7 +99,7 @@ def _stretched(fields, place: Fields, given: dict, theta: float, size: int, long
 # ---------------------------------------------------------------- layers that differ
 
 
-def sliding(slides: Slides, flagged: bool = False, typed: bool = True) -> Part:
+def sliding(slides: Slides, flagged: bool = False, typed: bool = True) -> Reader:
     """Which layers see a window only: those that `layer_types` names (`typed`), else those of which `slides` is true; none without
     `sliding_window`, and where a family has the flag none without `use_sliding_window` (`flagged`)."""
 
