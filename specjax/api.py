@@ -235,6 +235,8 @@ def generate(
     tokens = encode(target, prompts, chat)
     budgets = _budgets(max_new_tokens, len(tokens))
     samples = parts.whole("samples", samples, 1, 2**31 - 1)
+    if samples > 1 and decoder.setup.sampling.temperature is None:
+        raise ValueError(f"samples={samples} at temperature 0 would all be equal: set a temperature")
     numbers = [sample_id(int(i), s) for i in _ids(ids, len(tokens)) for s in range(samples)]
     tokens, budgets = ([x for x in given for _ in range(samples)] for given in (tokens, budgets.tolist()))
     if batch is None or batch >= len(tokens) > 0:

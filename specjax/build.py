@@ -136,8 +136,6 @@ def _arm(given, where):
             raise ValueError(f"{where}.{key} changes nothing: the drafter {arm.drafter.name!r} drafts nothing")
     if arm.draft_sampling is not None and arm.draft_sampling.coupled and not arm.sampling.coupled:
         raise ValueError(f"{where}.draft_sampling.coupled changes nothing: the draft takes the target's noise, which is not coupled")
-    if isinstance(arm.drafter, NoDraft) and (idle := [name for name in ("rule", "length") if getattr(arm, name) is not None]):
-        raise ValueError(f"{where}.{idle[0]} changes nothing: without a drafter nothing is drafted")
     if isinstance(arm.length, Fixed) and arm.length.k != EVERYTHING:
         within(f"{where}.length.k", arm.length.k, 0, most)
     if isinstance(arm.length, Heuristic):

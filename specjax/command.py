@@ -59,9 +59,15 @@ def note(line: str) -> None:
 
 def settle_jax() -> None:
     """Programs compiled once are read from disk by later processes; JAX's own news are left out."""
+    if sys.stdout:  # None where the process was started with it closed
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter gets its code
     logging.getLogger("jax._src.xla_bridge").setLevel(logging.ERROR)
     logging.getLogger("jax._src.profiler").setLevel(logging.WARNING)
-    root = Path(os.environ.get("SPECJAX_CACHE") or "~/.cache/specjax").expanduser()
-    jax.config.update("jax_compilation_cache_dir", str(root / "xla"))
+    try:
+        folder = Path(os.environ.get("SPECJAX_CACHE") or "~/.cache/specjax").expanduser() / "xla"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:  # a file, a folder that is closed, an unknown user
+        return note(f"compiled programs are not kept: {one_line(error)}")
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     jax.config.update("jax_compilation_cache_max_size", 2**31)  # with a bound JAX locks the folder, or two runs read each other's halves

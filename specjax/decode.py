@@ -128,7 +128,7 @@ class Draw:
         if setup.sampling.coupled:
             place = (state.cursor_B + (node if depth is None else depth),)
             return sampling.draw(sampling.key(setup.seed, NOISE, state.id_B, *place), law_BV)
-        if setup.draft_sampling.temperature is None:  # the law is certain: spare the noise
+        if setup.sampling.temperature is None and setup.draft_sampling.temperature is None:  # the law is certain: spare the noise
             return sampling.first_argmax(law_BV)
         return sampling.draw(sampling.key(setup.seed, DRAFT, state.id_B, state.cursor_B, node), law_BV)
 

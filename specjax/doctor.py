@@ -33,13 +33,19 @@ NOT_HERE = "not on this machine yet, the run fetches it (or --load)"
 
 
 class Report:
-    """Lines as they come, and how many of them are faults."""
+    """Lines as they come, how many of them are faults, and the parts that nobody could look at."""
 
     def __init__(self):
         self.faults = 0
+        self.unseen: list[str] = []
 
     def fact(self, name: str, text: str) -> None:
         say(f"{name:<12}{text}")
+
+    def miss(self, name: str, text: str) -> None:
+        """A fact about what is not there to look at."""
+        self.unseen.append(name)
+        self.fact(name, text)
 
     def fault(self, error: Exception | str) -> None:
         self.faults += 1
@@ -59,6 +65,8 @@ def main(argv: list[str]) -> None:
         if report.faults:
             say(f"✗ {report.faults} {'thing' if report.faults == 1 else 'things'} would stop this run")
             sys.exit(1)
+        for part in report.unseen:
+            say(f"? not checked: {part}, and whatever hangs on it (--load fetches and loads it)")
         say("✓ nothing found that would stop this run" if plan else "✓ ready")
     except KeyboardInterrupt:
         sys.exit(130)
@@ -147,7 +155,7 @@ def model(role: str, source: str, dtype: str | None, report: Report) -> specjax.
     else:
         found = describe.describe(source)
         if found is None:
-            report.fact(role, f"{source}: {NOT_HERE}")
+            report.miss(role, f"{source}: {NOT_HERE}")
             return None
         loaded = specjax.LM(*found.shapes(lm.dtype_of(dtype)), found.tokenizer, source)
         stored = ", ".join(f"{kind} ({n})" for kind, n in found.stored.items())
@@ -164,7 +172,7 @@ def model(role: str, source: str, dtype: str | None, report: Report) -> specjax.
 
 def prompt_set(wanted: Prompts, report: Report) -> list | None:
     if wanted.source == "humaneval" and not LOAD.value and fetch.resolve(fetch.HUMANEVAL, download=False) is None:
-        report.fact("prompts", f"{wanted.source}: {NOT_HERE}")
+        report.miss("prompts", f"{wanted.source}: {NOT_HERE}")
         return None
     found = prompts.load(wanted.source, limit=wanted.limit, categories=wanted.categories, quick=wanted.quick)
     kinds = collections.Counter(prompt.category for prompt in found)

@@ -29,9 +29,10 @@ def test_a_number_that_is_not_finite_is_null_and_the_run_goes_on(tmp_path):
     state = arm.decoder.start([encoded.tokens], 4, [encoded.prompt.id], experiment.size)
     output = arm.decoder.output(arm.decoder.generate(arm.decoder.prefill(state)))
     whole = np.ones_like(output.trace.drafted_BN)
-    broken = output.trace._replace(
-        drafted_BN=whole, overlap_BNM=np.full_like(output.trace.overlap_BNM, np.nan), expected_BN=np.full(whole.shape, np.inf)
-    )
+    nan = {"overlap_BNM": np.full_like(output.trace.overlap_BNM, np.nan), "expected_BN": np.full(whole.shape, np.inf)}
+    broken = output.trace._replace(drafted_BN=whole, stop_BN=0 * whole, **nan)
+    refused = {"drafted": whole.sum(axis=1), "accepted": [0], "rejected": whole.sum(axis=1), "cut": [0]}
+    output = dataclasses.replace(output, counts=output.counts | refused)
     seconds = {"prefill": 1.0, "decode": 1.0}
     line, saved = line_.record(Task(arm, encoded), 8, dataclasses.replace(output, trace=broken), 0, seconds, 1)
     assert line["overlap_sum"] is None and line["expected_sum"] is None
@@ -127,6 +128,9 @@ FOREIGN = {
     "record.counts.tokens is missing": dict(counts={"passes": 1}),
     "record.seconds=3 must be a mapping of prefill, decode": dict(seconds=3),
     "record.rounds=.* must be two lists of one length, of at least 1": dict(rounds={"drafted": [], "accepted": []}),
+    "record is damaged: counts.passes": dict(rounds={"drafted": [0], "accepted": [0]}),
+    "record is damaged: counts.tokens": dict(token_ids=[7]),
+    "record is damaged: seconds.decode": dict(seconds={"prefill": 0.1, "decode": 0.0}),
 }
 
 
@@ -169,6 +173,28 @@ def test_records_without_their_config_or_manifest_are_refused(tmp_path):
         workdir.check({})
     with pytest.raises(ValueError, match=r"holds records of a run without its manifest.json: name another folder"):
         sweep.check(tiny_run.experiment(), workdir)
+
+
+@pytest.mark.parametrize(("field", "value"), [("category", "x"), ("prompt_id", 3), ("trace", "../x.npz"), ("token_ids", [10**6] * 12)])
+def test_a_record_of_another_prompt_or_vocabulary_is_refused(tmp_path, field, value):
+    whole, workdir = tiny_run.finished()[0], Workdir(tmp_path)
+    (tmp_path / "manifest.json").write_bytes((whole.path / "manifest.json").read_bytes())
+    row = next(whole.records())
+    assert len(row["token_ids"]) == 12
+    (tmp_path / "records.jsonl").write_text(json.dumps(row) + "\n")
+    sweep.check(tiny_run.experiment(), workdir)
+    (tmp_path / "records.jsonl").write_text(json.dumps(row | {field: value}) + "\n")
+    with pytest.raises(ValueError, match="is of another prompt or vocabulary, or damaged: name another folder"):
+        sweep.check(tiny_run.experiment(), workdir)
+
+
+@pytest.mark.parametrize("break_", [lambda c: c["match"].update(c=None), lambda c: c["match"]["v"].pop("3")])
+def test_costs_that_are_not_whole_are_refused(tmp_path, break_):
+    notes = tiny_run.finished()[0].read("manifest.json")
+    break_(notes["costs"])
+    (tmp_path / "manifest.json").write_text(json.dumps(notes))
+    with pytest.raises(ValueError, match=r"manifest\.json: (is no whole manifest|no cost of every width of arm 'match')"):
+        sweep.check(tiny_run.experiment(), Workdir(tmp_path))
 
 
 @pytest.mark.parametrize("rest", [0, 0.5, 0.99])

@@ -237,6 +237,9 @@ BAD = {
     r"prompts.limit=0 must be at least 1": config(prompts=dict(limit=0)),
     r"prompts.categories=\(\) must name at least one": config(prompts=dict(categories=[])),
     r"prompts.categories=\['a', 'a'\]: 'a' is there twice": config(prompts=dict(categories=["a", "a"])),
+    r"arms\[0\].length.start=5 must be at least 1 and at most 2": config(
+        arms=[dict(name="a", drafter=dict(name="ngram", most=2), length="heuristic")]
+    ),
     r"target.dtype='float33' must be .*; did you mean 'float32'?": config(target=dict(source="x", dtype="float33")),
 }
 
@@ -274,3 +277,18 @@ def test_the_shipped_configs_are_plans():
         plan = build.plan(given)
         assert given.is_locked and len(plan.arms) == count and plan.max_new_tokens == new
         assert f"--config=configs/{name}.py" in module.__doc__
+
+
+def test_a_part_of_ones_own_is_in_the_fingerprint(tmp_path, monkeypatch):
+    """A run may not go on with another rule under the same name."""
+    file = tmp_path / "own_rule_of_a_run.py"
+    text = "from specjax import SampleAndMatch\nfrom specjax.types import struct\n\n\n@struct\nclass Own(SampleAndMatch):\n    pass\n"
+    file.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    arm = {"name": "own", "drafter": "ngram", "rule": "own_rule_of_a_run:Own", "sampling": {"temperature": 1.0}}
+    config = {"target": {"source": "toy://tiny"}, "prompts": {"source": "own", "limit": 1, "chat": False}, "arms": [arm]}
+    experiment = build.load(build.plan(config))
+    before = experiment.fingerprint
+    assert experiment.fingerprint == before
+    file.write_text(text + "# changed\n")
+    assert experiment.fingerprint != before

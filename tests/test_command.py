@@ -1,6 +1,10 @@
+import io
+import sys
+
 import jax
 import pytest
 
+from specjax import command
 from specjax.command import one_line
 
 
@@ -18,3 +22,16 @@ from specjax.command import one_line
 )
 def test_an_error_is_one_line(error, line):
     assert one_line(error) == line
+
+
+@pytest.mark.parametrize("cache", ["{}/file", "~nobody-of-that-name/x"])
+def test_a_cache_that_cannot_be_made_and_a_terminal_that_lacks_a_letter(tmp_path, monkeypatch, capsys, cache):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPECJAX_CACHE", cache.format(tmp_path))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    before = jax.config.jax_compilation_cache_dir
+    command.settle_jax()
+    command.say("✓ é")
+    assert sys.stdout.buffer.getvalue() == b"\\u2713 \\xe9\n" and jax.config.jax_compilation_cache_dir == before
+    said = capsys.readouterr().err
+    assert said.startswith("compiled programs are not kept: ") and said.count("\n") == 1

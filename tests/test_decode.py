@@ -168,6 +168,15 @@ def test_the_trace_holds_the_laws_that_were_sampled():
             np.testing.assert_allclose(out.trace.overlap_BNM[0, n, m], np.minimum(p, q).sum(), rtol=1e-5)
 
 
+def test_greedy_drafts_come_from_the_law_that_is_reported():
+    """A draft sampling of its own is used where the target is greedy, too: half of the drafts are each of two tokens."""
+    target, draft = lm([0, 0, 1]), lm([0.5, 0.5, 0])
+    out = specjax.generate(target, [[2]], drafter=drafter(draft, 1), draft_sampling=Sampling(temperature=1.0), max_new_tokens=41)
+    drafted = out.trace.token_BNM[0, :-1, 1]
+    assert out.token_ids == [[2] * 41] and 5 < drafted.sum() < 35
+    np.testing.assert_allclose(out.trace.q_BNM[0, :-1, 1], 0.5, rtol=1e-6)
+
+
 def test_a_row_without_finite_logits_ends_and_leaves_its_neighbours():
     """The law after token 3 is NaN: the row that meets it keeps what it has, accepted drafts included."""
     good, params = counting(), counting().params.copy()

@@ -91,6 +91,14 @@ def test_bad_flags_and_configs(report, bad, text):
     assert code == 2 and len(lines) == 1 and lines[0].startswith("error: ") and text in lines[0]
 
 
+def test_nobody_reads_what_it_says(report, monkeypatch):
+    def closed(line):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(doctor, "say", closed)
+    assert report() == (2, ["error: [Errno 32] Broken pipe"])
+
+
 def test_the_command_itself():
     done = subprocess.run(
         [sys.executable, "-m", "specjax.doctor"], capture_output=True, text=True, cwd=pathlib.Path(doctor.__file__).parents[1]

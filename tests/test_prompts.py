@@ -157,7 +157,7 @@ def test_bad_request_is_named(tmp_path):
         (lambda: prompts.load("x" * 300 + ".txt"), r"x\.txt' cannot be read: File name too long"),
         (lambda: prompts.load("a\0b.txt"), "b.txt': there is no such file"),
         (lambda: prompts.load(folder), r"folder\.jsonl': there is no such file"),
-        (lambda: prompts.load(plain, quick=True), 'no prompt is marked "quick": true'),
+        (lambda: prompts.load(plain, quick=True), r'no prompt is marked "quick": true \(quick=False keeps all\)'),
         (lambda: prompts.load(empty), "no prompt is left"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -79,3 +79,5 @@ def test_samples_of_a_prompt_have_coins_of_their_own():
     assert specjax.generate(target, [[1], [1]], samples=3, batch=4, **options).token_ids == many.token_ids
     with pytest.raises(ValueError, match="samples=0 must be between 1 and"):
         specjax.generate(target, [[1]], samples=0)
+    with pytest.raises(ValueError, match="samples=2 at temperature 0 would all be equal"):
+        specjax.generate(target, [[1]], samples=2)

@@ -42,5 +42,10 @@ def test_a_terminal_gets_a_bar():
     assert "decoding" in file.getvalue() and "100%" in file.getvalue()
 
 
+def test_a_closed_stderr_gets_nothing(monkeypatch):
+    monkeypatch.setattr(progress.sys, "stderr", None)
+    assert list(progress.progress([1, 2, 3])) == [1, 2, 3]
+
+
 def test_hours():
     assert [progress.clock(s) for s in (0, 59.6, 3600, 36_061)] == ["0:00:00", "0:01:00", "1:00:00", "10:01:01"]

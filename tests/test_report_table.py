@@ -108,3 +108,10 @@ def test_long_names_are_not_cut():
 def test_a_real_run_is_shown_without_cutting():
     text = shown(tiny_run.finished()[1])
     assert all(name in text for name in tiny_run.ARMS) and "…" not in text
+
+
+def test_names_are_shown_as_they_are():
+    names = ["[/x]", "[red]a", ":smile:"]
+    differences = [SUMMARY["differences"][0] | {"arm": "[/y]"}]
+    text = shown({**SUMMARY, "arms": [row("plain", 1.0), *(row(name, 2.0) for name in names)], "differences": differences})
+    assert all(name in text for name in [*names, "[/y]"])

@@ -105,16 +105,8 @@ def record(task: Task, prompt_tokens: int, output: Output, row: int, seconds: di
     trace = type(output.trace)(*(x[row, :rounds] for x in output.trace))
     judged = judged_places(trace)
     counts = {name: int(count[row]) for name, count in output.counts.items()}
-    prompt = task.encoded.prompt
     line = {
-        "schema": SCHEMA,
-        "arm": task.arm.name,
-        "question_id": prompt.question_id,
-        "category": prompt.category,
-        "prompt_id": task.id,
-        "sample": task.sample,
-        "repeat": task.repeat,
-        "turn": task.turn,
+        **named(task),
         "prompt_tokens": prompt_tokens,
         "token_ids": output.token_ids[row],
         "text": output.texts and output.texts[row],
@@ -125,11 +117,26 @@ def record(task: Task, prompt_tokens: int, output: Output, row: int, seconds: di
         "rounds": {"drafted": trace.drafted_BN.tolist(), "accepted": trace.stop_BN.tolist()},
         "seconds": seconds,
         "peak_memory_bytes": peak,
-        "trace": f"traces/{slug(task.arm.name)}.{prompt.id:08x}.{task.sample}.{task.repeat}.{task.turn}.npz",
     }
     if output.logprobs is not None:
         line["logprobs"] = [finite(x) for x in output.logprobs[row]]
     return line, trace
+
+
+def named(task: Task) -> dict:
+    """The fields of a record that its task decides."""
+    prompt = task.encoded.prompt
+    return {
+        "schema": SCHEMA,
+        "arm": task.arm.name,
+        "question_id": prompt.question_id,
+        "category": prompt.category,
+        "prompt_id": task.id,
+        "sample": task.sample,
+        "repeat": task.repeat,
+        "turn": task.turn,
+        "trace": f"traces/{slug(task.arm.name)}.{prompt.id:08x}.{task.sample}.{task.repeat}.{task.turn}.npz",
+    }
 
 
 def finite(number) -> float | None:

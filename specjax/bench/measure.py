@@ -40,7 +40,9 @@ class Costs(NamedTuple):
 
     @classmethod
     def from_json(cls, row: dict) -> Costs:
-        return cls(**{**row, "v": {int(w): x for w, x in row["v"].items()}})
+        """ValueError or TypeError where a number is none."""
+        numbers = {name: float(x) for name, x in row.items() if name != "v"}
+        return cls(v={int(w): float(x) for w, x in row["v"].items()}, **numbers)
 
 
 def timed(call):

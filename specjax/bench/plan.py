@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import math
 import zlib
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -207,9 +209,12 @@ class Experiment:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what a config only names: the prompts' token ids, of all turns, and the weights."""
+        """Digest of what a config only names: the prompts' token ids, of all turns, the weights, and the files of parts of one's own."""
         said = [[str(e.prompt.question_id), e.tokens, *e.later] for e in self.prompts]
-        return hashlib.sha256(json.dumps([said, self.target.sha256]).encode()).hexdigest()
+        setups = [arm.decoder.setup for arm in self.arms]
+        own = {inspect.getsourcefile(kind) for setup in setups for kind in setup.kinds if kind.__module__.partition(".")[0] != "specjax"}
+        files = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in sorted(filter(None, own))]
+        return hashlib.sha256(json.dumps([said, self.target.sha256, files]).encode()).hexdigest()
 
     def samples(self, arm: LoadedArm) -> range:
         """One is enough of an arm that is certain of every token: the others would be equal."""

@@ -24,15 +24,21 @@ WARM_UP = 8  # tokens of the untimed decoding before the first record
 
 def check(experiment: Experiment, workdir: Workdir) -> None:
     """ValueError if what is in the folder is damaged, or of other prompts or weights than the config names now."""
-    notes, present = workdir.read("manifest.json"), {line.key(r) for r in workdir.records()}
-    if notes is None and present:
+    notes, rows = workdir.read("manifest.json"), list(workdir.records())
+    if notes is None and rows:
         raise ValueError(f"{workdir} holds records of a run without its manifest.json: name another folder")
     if notes is not None:
-        manifest.costs(notes, [arm.name for arm in experiment.arms], str(workdir.path / "manifest.json"))
+        costs = manifest.costs(notes, [arm.name for arm in experiment.arms], str(workdir.path / "manifest.json"))
+        if lacks := [arm.name for arm in experiment.arms if set(arm.decoder.setup.ladder) - set(costs[arm.name].v)]:
+            raise ValueError(f"{workdir.path / 'manifest.json'}: no cost of every width of arm {lacks[0]!r}: name another folder")
         if notes["fingerprint"] != experiment.fingerprint:
-            raise ValueError(f"{workdir.path}: the prompts or the weights have changed since this run began; take another --workdir")
-    if foreign := present - {task.key for batch in batches(experiment) for task in batch}:
-        raise ValueError(f"{workdir.path / 'records.jsonl'}: a record of {min(foreign)}, which is no part of this run")
+            raise ValueError(f"{workdir.path}: the prompts, the weights or a part of your own have changed since this run began; take another --workdir")
+    tasks, where = {task.key: task for batch in batches(experiment) for task in batch}, workdir.path / "records.jsonl"
+    if foreign := {line.key(row) for row in rows} - set(tasks):
+        raise ValueError(f"{where}: a record of {min(foreign)}, which is no part of this run")
+    for row in rows:
+        if row != row | line.named(tasks[line.key(row)]) or max(row["token_ids"], default=0) >= experiment.target.model.vocab:
+            raise ValueError(f"{where}: the record of {line.key(row)} is of another prompt or vocabulary, or damaged: name another folder")
 
 
 def whole(experiment: Experiment, workdir: Workdir, command: list[str], say: Callable = print, progress: Callable = iter) -> dict:

@@ -50,7 +50,7 @@ def load(
     wanted = known if categories is None else categories
     kept = [p for _, p, marked in entries if p.category in wanted and (marked or not quick)]
     if not kept:
-        raise ValueError(f"{path}: no prompt" + (' is marked "quick": true' if quick and entries else " is left"))
+        raise ValueError(f"{path}: no prompt" + (' is marked "quick": true (quick=False keeps all)' if quick and entries else " is left"))
     return kept[:limit]
 
 

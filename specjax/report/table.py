@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 UNBOUNDED = 10_000  # columns
 
@@ -16,7 +17,7 @@ def show(summary: dict, console: Console) -> None:
     console.width = max(narrow, *(console.measure(table).maximum for table in tables))
     console.print(*tables, sep="\n")
     for line in [*differences(summary), closing(summary)]:
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def arms(summary: dict) -> Table:
@@ -27,7 +28,7 @@ def arms(summary: dict) -> Table:
     for row in summary["arms"]:
         widest = max(row["v"], key=int)
         table.add_row(
-            row["name"] + ("" if row["exact"] else " (inexact)"),
+            Text(row["name"] + ("" if row["exact"] else " (inexact)")),  # a text, so that no [name] is taken for markup
             f"{row['tokens_per_second']:.1f}",
             interval(row["speedup"]),
             number(row["predicted_speedup"]),
@@ -49,9 +50,9 @@ def categories(summary: dict) -> Table:
     table = Table(title="Speedup by category", box=box.SIMPLE_HEAD)
     table.add_column("arm", no_wrap=True)
     for name in names:
-        table.add_column(f"{name} ({summary['arms'][0]['by_category'][name]['prompts']})", justify="right")
+        table.add_column(Text(f"{name} ({summary['arms'][0]['by_category'][name]['prompts']})"), justify="right")
     for row in rows:
-        table.add_row(row["name"], *(interval(row["by_category"][name]["speedup"]) for name in names))
+        table.add_row(Text(row["name"]), *(interval(row["by_category"][name]["speedup"]) for name in names))
     return table
 
 
@@ -78,6 +79,8 @@ def closing(summary: dict) -> str:
         return "The plain arms got no token out, so there is nothing to compare with."
     best = max(rows, key=lambda row: row["speedup"]["value"])
     predicted = best["predicted_speedup"]
+    if best["speedup"]["value"] <= 1:
+        return f"No exact arm was quicker than plain; the best, {best['name']}, was {interval(best['speedup'])} times {best['baseline']}."
     said = "made no prediction" if predicted is None else f"predicted {predicted:.2f}"
     return (
         f"Best exact arm: {best['name']}, {interval(best['speedup'])} times {best['baseline']} on {summary['prompts']} prompts "

