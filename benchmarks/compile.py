@@ -13,6 +13,8 @@ import sys
 import tempfile
 import time
 
+import numpy as np
+
 
 def child(folder: str):
     import jax
@@ -40,7 +42,7 @@ def child(folder: str):
             parts = setup.model, setup.chunk, setup.drafter, params, state.cache, state.token_BS, state.cursor_B
             seconds(f"prefill, {name.split()[0]}", lambda: decode.feed_prompts.lower(*parts).compile())  # noqa: B023
         state = jax.eval_shape(decode.prefill, setup, params, state)
-        seconds(name, lambda: decode.generate.lower(setup, params, state).compile())  # noqa: B023
+        seconds(name, lambda: decode.generate.lower(setup, params, state, np.int32(0)).compile())  # noqa: B023
 
 
 def seconds(name, call):

@@ -32,7 +32,8 @@ def check(experiment: Experiment, workdir: Workdir) -> None:
         if lacks := [arm.name for arm in experiment.arms if set(arm.decoder.setup.ladder) - set(costs[arm.name].v)]:
             raise ValueError(f"{workdir.path / 'manifest.json'}: no cost of every width of arm {lacks[0]!r}: name another folder")
         if notes["fingerprint"] != experiment.fingerprint:
-            raise ValueError(f"{workdir.path}: the prompts, the weights or a part of your own have changed since this run began; take another --workdir")
+            changed = "the prompts, the weights or a part of your own have changed since this run began"
+            raise ValueError(f"{workdir.path}: {changed}; take another --workdir")
     tasks, where = {task.key: task for batch in batches(experiment) for task in batch}, workdir.path / "records.jsonl"
     if foreign := {line.key(row) for row in rows} - set(tasks):
         raise ValueError(f"{where}: a record of {min(foreign)}, which is no part of this run")
