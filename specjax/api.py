@@ -67,6 +67,8 @@ class Decoder:
         if chunk < 1 or BUCKET % chunk:
             raise ValueError(f"chunk={chunk} must divide {BUCKET}")
         self.target = target
+        if not isinstance(sampling or Sampling(), Sampling):
+            raise ValueError(f"sampling={sampling!r} must be a specjax.Sampling")
         target_sampling = checked(sampling or Sampling())
         drafter = as_drafter(target, drafter)
         rule = rule or (Greedy() if target_sampling.one_hot else Speculative())

@@ -17,6 +17,7 @@ from specjax.lm import LM
 from specjax.processors import Forbidden, MinNewTokens
 from specjax.rules import Lenient
 from specjax.sampling import Sampling, checked
+from specjax.types import Path
 
 RUNGS = (1, 4, 8, 16, 32)
 STOP_BYTES = 500  # of all stop strings together
@@ -128,7 +129,7 @@ def ladder(ladder, most: int) -> tuple[int, ...]:
     """Rungs that hold a draft of `most` tokens and its root."""
     if ladder is None:
         return (*(w for w in RUNGS if w < most + 1), most + 1)
-    ladder = tuple(operator.index(w) for w in ladder)
+    ladder = tuple(whole("ladder", width, 1, 2**31 - 1) for width in several("ladder", ladder))
     if not ladder or list(ladder) != sorted(set(ladder)) or ladder[0] < 1 or ladder[-1] != most + 1:
         raise ValueError(f"ladder={ladder} must ascend from at least 1 to the drafter's largest draft and its root, {most + 1}")
     return ladder
@@ -137,14 +138,26 @@ def ladder(ladder, most: int) -> tuple[int, ...]:
 def processors(vocab: int, eos: Sequence[int], min_new_tokens: int, forbidden: Sequence[int], own: Sequence) -> tuple:
     """The processors of a decoder in the order they are applied: the caller's own, then what must hold whatever those say."""
     for i, processor in enumerate(own):
-        if isinstance(processor, type) or not callable(processor):
-            raise ValueError(f"processors[{i}]={processor!r} must be a function (logits_V, path) -> logits_V, or an object that is one")
+        _check_processor(f"processors[{i}]={processor!r}", processor, vocab)
     made = [jax.tree_util.Partial(p) if jax.tree_util.all_leaves([p]) else numbers(p) for p in own]  # a function becomes structure
     if len(forbidden):
         made.append(Forbidden(forbidden_V=_mask("forbidden", forbidden, vocab)))
     if min_new_tokens and len(eos):  # without EOS only stop strings have to wait
         made.append(MinNewTokens(least=np.int32(min_new_tokens), eos_V=_mask("eos", eos, vocab)))
     return tuple(made)
+
+
+def _check_processor(what: str, processor, vocab: int) -> None:
+    """Trace it once, so that a fault of it is named before anything is compiled."""
+    if isinstance(processor, type) or not callable(processor):
+        raise ValueError(f"{what} must be a function (logits_V, path) -> logits_V, or an object that is one")
+    shape = lambda *axes: jax.ShapeDtypeStruct(axes, np.int32)
+    try:
+        made = jax.eval_shape(processor, jax.ShapeDtypeStruct((vocab,), np.float32), Path(shape(8), shape(), shape()))
+    except Exception as error:
+        raise ValueError(f"{what} fails on logits of {vocab} tokens: {error}") from error
+    if getattr(made, "shape", None) != (vocab,):
+        raise ValueError(f"{what} made {made} of logits of {vocab} tokens")
 
 
 def _mask(name: str, ids: Sequence[int], vocab: int) -> np.ndarray:
@@ -171,7 +184,7 @@ def stop_strings(target: LM, stop) -> tuple[bytes, ...]:
       ValueError: one is empty or no text, holds a special token (whose text is never part of the output), they are too long, or there
         is no tokenizer.
     """
-    given = (stop,) if isinstance(stop, str) else tuple(stop)
+    given = (stop,) if isinstance(stop, str) else several("stop", stop)
     if not given:
         return ()
     if target.tokenizer is None:

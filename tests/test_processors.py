@@ -1,6 +1,7 @@
 """Penalties, forbidden tokens and processors of one's own: the same in plain and speculative rounds, because they see the path."""
 
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -160,8 +161,14 @@ def test_bad_numbers_are_refused(options, text):
 
 @pytest.mark.parametrize("other", [lambda x, path: x[:3], lambda x, path: x.max(), lambda x, path: None])
 def test_a_processor_returns_as_many_logits_as_it_was_given(other):
-    with pytest.raises(RuntimeError, match=r"processor .* made logits of shape .*, it was given \(7,\)"):
-        specjax.generate(random_lm(0), [[1]], processors=[other], max_new_tokens=2)
+    with pytest.raises(ValueError, match=r"processors\[1\]=.* made .* of logits of 7 tokens"):
+        specjax.Decoder(random_lm(0), processors=[no_echo, other])
+
+
+@pytest.mark.parametrize("broken", [lambda x: x, lambda x, path: x + path.nothing, math.sin])
+def test_a_processor_that_fails_is_named_before_anything_is_compiled(broken):
+    with pytest.raises(ValueError, match=r"processors\[0\]=.* fails on logits of 7 tokens: "):
+        specjax.Decoder(random_lm(0), processors=[broken])
 
 
 @pytest.mark.parametrize("k", [0, 3])
