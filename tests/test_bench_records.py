@@ -131,6 +131,9 @@ FOREIGN = {
     "record is damaged: counts.passes": dict(rounds={"drafted": [0], "accepted": [0]}),
     "record is damaged: counts.tokens": dict(token_ids=[7]),
     "record is damaged: seconds.decode": dict(seconds={"prefill": 0.1, "decode": 0.0}),
+    "record is damaged: finish should be one of eos, stop, length, nonfinite": dict(finish="zzz"),
+    "record is damaged: logprobs should be one for each": dict(logprobs=[0.5] * 99),
+    "record is damaged: prompt_tokens should be at least 1": dict(prompt_tokens=0),
 }
 
 

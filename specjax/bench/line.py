@@ -13,6 +13,7 @@ from specjax import Output
 from specjax.bench.plan import Task
 from specjax.bench.schema import make
 
+ENDED = ("eos", "stop", "length", "nonfinite")  # how a row may have finished; see specjax.state
 SCHEMA = 2  # of a line of records.jsonl and of the summary; another number means that a field changed its meaning
 
 
@@ -90,6 +91,9 @@ def _sums(made: Line) -> dict[str, bool]:
         "counts.drafted should be the sum of rounds.drafted": counts.drafted == sum(drafted),
         "counts.accepted + cut should be the sum of rounds.accepted": counts.accepted + counts.cut == sum(accepted),
         "counts.drafted should be accepted + rejected + cut": counts.drafted == counts.accepted + counts.rejected + counts.cut,
+        "logprobs should be one for each of token_ids": made.logprobs is None or len(made.logprobs) == len(made.token_ids),
+        f"finish should be one of {', '.join(ENDED)}": made.finish in ENDED,
+        "prompt_tokens should be at least 1": made.prompt_tokens >= 1,
         "seconds.decode should be above 0": 0 < made.seconds.decode < math.inf,
     }
 
