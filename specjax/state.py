@@ -114,3 +114,10 @@ def new_state(setup: Setup, token_BS, prompt_B, budget_B, id_B, stop_B, rounds: 
         began_B=zero(),
         turn=jnp.int32(0),
     )
+
+
+def append(token_BS, start_B, block_BM, count_B):
+    """Write the first count_B tokens of each row's block at start_B; nothing else changes."""
+    at_BS = jnp.arange(token_BS.shape[1], dtype=jnp.int32)[None] - start_B[:, None]
+    new_BS = jnp.take_along_axis(block_BM, jnp.clip(at_BS, 0, block_BM.shape[1] - 1), axis=1)
+    return jnp.where((at_BS >= 0) & (at_BS < count_B[:, None]), new_BS, token_BS)

@@ -6,7 +6,7 @@ import pathlib
 
 import specjax
 
-CORE = ["types", "sampling", "stops", "processors", "ingest", "state", "decode"]
+CORE = ["types", "sampling", "stops", "processors", "ingest", "state", "verify", "commit", "trace", "decode"]
 PLUGINS = ["models", "drafters", "rules", "lengths"]
 ALLOWED = {  # module of specjax -> those it may import, with all below them; '' is specjax/__init__.py, the API
     "types": [],
@@ -15,7 +15,10 @@ ALLOWED = {  # module of specjax -> those it may import, with all below them; ''
     "stops": ["types"],
     "processors": ["types", "sampling"],
     "state": ["types", "sampling", "stops"],
-    "decode": ["types", "sampling", "processors", "ingest", "state"],
+    "verify": ["types", "sampling", "processors", "state"],
+    "commit": ["types", "state", "verify"],
+    "trace": ["types", "state", "verify"],
+    "decode": ["types", "sampling", "processors", "ingest", "state", "verify", "commit", "trace"],
     "reference": [],
     "models": ["types", "models"],
     "drafters": ["types", "sampling", "ingest", "models", "drafters"],
@@ -26,7 +29,8 @@ ALLOWED = {  # module of specjax -> those it may import, with all below them; ''
     "lm": ["models"],
     "parts": ["lm", *CORE, *PLUGINS],
     "refill": ["state", "decode"],
-    "api": ["lm", "parts", "refill", *CORE, *PLUGINS],
+    "decoder": ["lm", "parts", *CORE, *PLUGINS],
+    "api": ["lm", "parts", "decoder", "refill", "state"],
     "": ["api", *CORE, *PLUGINS],
     "bench": ["", "api", "refill", *CORE, *PLUGINS, "theory", "prompts", "bench"],
     "report": ["types", "theory", "bench", "report"],
