@@ -138,8 +138,6 @@ def _arm(given, where):
         raise ValueError(f"{where}.draft_sampling.coupled changes nothing: the draft takes the target's noise, which is not coupled")
     if isinstance(arm.length, Fixed) and arm.length.k != EVERYTHING:
         within(f"{where}.length.k", arm.length.k, 0, most)
-    if isinstance(arm.length, Heuristic):
-        within(f"{where}.length.start", arm.length.start, 1, most)
     return arm
 
 

@@ -237,9 +237,6 @@ BAD = {
     r"prompts.limit=0 must be at least 1": config(prompts=dict(limit=0)),
     r"prompts.categories=\(\) must name at least one": config(prompts=dict(categories=[])),
     r"prompts.categories=\['a', 'a'\]: 'a' is there twice": config(prompts=dict(categories=["a", "a"])),
-    r"arms\[0\].length.start=5 must be at least 1 and at most 2": config(
-        arms=[dict(name="a", drafter=dict(name="ngram", most=2), length="heuristic")]
-    ),
     r"target.dtype='float33' must be .*; did you mean 'float32'?": config(target=dict(source="x", dtype="float33")),
 }
 

@@ -64,8 +64,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("penalty", OPTIONS)
-@pytest.mark.parametrize("temperature", [None, 0.8])
+@pytest.mark.parametrize(("penalty", "temperature"), [("presence and frequency", None), ("repetition", 0.8)])
 def test_penalised_output_is_plains_for_every_k(penalty, temperature):
     target = random_lm(1)
     sampling = Sampling(temperature=temperature, coupled=temperature is not None, **OPTIONS[penalty])

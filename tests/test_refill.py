@@ -31,10 +31,9 @@ def test_refilled_rows_say_the_same(mode, batch):
 def test_a_transformer_with_its_caches_is_refilled():
     target, draft = specjax.load("toy://tiny"), specjax.load("toy://tiny/1")
     prompts = ["abcabc", "x", "some longer text", "y" * 40]
-    for own in (draft, specjax.NGram(most=3)):
-        options = {"drafter": own, "max_new_tokens": [12, 3, 20, 9]}
-        whole = specjax.generate(target, prompts, **options)
-        assert specjax.generate(target, prompts, batch=2, **options).token_ids == whole.token_ids
+    options = {"drafter": draft, "max_new_tokens": [12, 3, 20, 9]}
+    whole = specjax.generate(target, prompts, **options)
+    assert specjax.generate(target, prompts, batch=2, **options).token_ids == whole.token_ids
 
 
 def test_rows_come_as_they_finish_and_none_waits():

@@ -11,7 +11,7 @@ from specjax.types import Array, struct
 
 @struct
 class Heuristic:
-    """start: tokens asked for in the first round. most: it grows no further than this, nor past the drafter's largest draft.
+    """start: tokens asked for in the first round. most: it grows no further than this. A drafter's largest draft bounds both.
 
     Both are numbers: others compile nothing. Each row has its own length, which a round without a draft leaves as it is.
 
