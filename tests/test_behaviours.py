@@ -18,8 +18,7 @@ def test_every_named_test_exists():
     assert [(path, name) for path, name in named if name not in functions[path]] == []
 
 
-def test_every_condition_names_a_test_or_says_why_not():
+def test_every_condition_names_a_test():
     rows = [row for row in ROWS if row != "| condition | tests |"]
     assert len(rows) == 31
-    without = [row for row in rows if "::" not in row]
-    assert [row.split("|")[2].strip() for row in without] == ["no drafter has one yet"]
+    assert [row for row in rows if "::" not in row] == []
