@@ -1,3 +1,6 @@
+import pathlib
+import runpy
+
 import numpy as np
 import pytest
 import tiny_run
@@ -289,3 +292,10 @@ def test_a_part_of_ones_own_is_in_the_fingerprint(tmp_path, monkeypatch):
     assert experiment.fingerprint == before
     file.write_text(text + "# changed\n")
     assert experiment.fingerprint != before
+
+
+def test_to_change_one_arm_of_the_quickstart_changes_no_other():
+    folder = pathlib.Path(__file__).parents[1] / "configs"
+    arms = runpy.run_path(str(folder / "quickstart.py"))["get_config"]().arms
+    parts = [id(part) for arm in arms for part in arm.values() if isinstance(part, dict)]
+    assert len(arms) == 9 and len(set(parts)) == len(parts) == 24
