@@ -37,15 +37,15 @@ def main(argv: list[str]) -> None:
     if CONFIG.value is None:
         fail(ValueError("--config=FILE is missing"))
     workdir = Workdir(WORKDIR.value or default_workdir())
-    with signals.heard(note) as check:
-        try:
+    try:
+        with signals.heard(note) as check:
             decode(prepare(workdir), workdir, check)
-        except KeyboardInterrupt as stop:
-            leave(workdir, "interrupted", signals.exit_code(*stop.args))
-        except Exception as error:
-            if not of_the_machine(error):
-                raise
-            leave(workdir, f"error: {one_line(error)}", 1)
+    except KeyboardInterrupt as stop:  # out here the listener has said its line, so how to go on is the last one
+        leave(workdir, "interrupted", signals.exit_code(*stop.args))
+    except Exception as error:
+        if not of_the_machine(error):
+            raise
+        leave(workdir, f"error: {one_line(error)}", 1)
 
 
 def prepare(workdir: Workdir) -> Experiment:

@@ -62,9 +62,10 @@ class Cache(NamedTuple):
 
 @struct
 class Tree:
-    """The shape of a draft, in topological order; node 0 is the root, the newest committed token.
+    """The shape of a draft; node 0 is the root, the newest committed token. Nodes stand by depth, siblings among them by rank.
 
-    A chain of n drafts is 0 -> 1 -> ... -> n. `valid_M` is closed under parent; whatever stands at invalid nodes is garbage.
+    A chain of n drafts is 0 -> 1 -> ... -> n. `valid_M` is closed under parent; whatever stands at invalid nodes is garbage. Of siblings
+    drawn without replacement only those with q > 0 are valid; siblings drawn 'iid' may be equal.
     """
 
     parent_M: Array  # int32, the root is its own parent
@@ -72,7 +73,7 @@ class Tree:
     rank_M: Array  # int32, place among the siblings
     valid_M: Array  # bool
     drawn: str = static()  # how children were drawn: 'iid', 'without_replacement' or 'fixed'
-    chain: bool = static(default=True)  # every node's parent is the node before it
+    chain: bool = static(default=True)  # every node's parent is the node before it; for the loop only, a rule's law must not depend on it
 
 
 class Draft(NamedTuple):
@@ -110,7 +111,7 @@ class Path(NamedTuple):
 class Verdict(NamedTuple):
     """How a round ended, per row: what a length policy may learn from."""
 
-    drafted_B: Array  # int32
+    drafted_B: Array  # int32, the draft's length: depth of its deepest node
     accepted_B: Array  # int32, by the rule, before any cut
     committed_B: Array  # int32, tokens the row gained; 0 for a row that was finished before the round
     expected_B: Array  # float, mean accepted drafts under the rule's law
@@ -144,6 +145,11 @@ class Draw(Protocol):
     def __call__(self, law_BV: Array, node: int | Array, depth: int | Array | None = None) -> Array:
         """One token a row from law_BV for node `node` of the tree at depth `depth` (default: `node`, a chain)."""
 
+    def several(self, law_BV: Array, node: int | Array, count: int, depth: int | Array) -> Array:
+        """token_BK: `count` tokens a row without replacement, for siblings of which `node` is the first; the first of them is what a
+        call for `node` draws. Under coupled sampling they are the best ones under the position's noise. Where fewer than `count` tokens
+        have q > 0 the last ones are any."""
+
     def keep_going(self, q_BV: Array, depth: int | Array) -> Array:
         """Whether each row's length policy wants the token at `depth`, given its law; asked *before* that token is drawn."""
 
@@ -153,8 +159,12 @@ class Draw(Protocol):
 
 
 class Drafter(Protocol):
-    """Proposes tokens. `params` are its own (None without); its draft has `most` + 1 nodes; `taps` are the target's layers whose output
-    it wants to `observe`."""
+    """Proposes tokens. `params` are its own (None without); `most` is the depth of its deepest draft; `taps` are the target's layers
+    whose output it wants to `observe`.
+
+    A draft that branches says so by two attributes more: `nodes`, of its tree with the root (without it `most` + 1, a chain), and
+    `drawn`, as in `Tree`.
+    """
 
     name: str
     params: PyTree
@@ -178,11 +188,16 @@ class Rule(Protocol):
     name: str
     exact: bool
     one_hot_only: bool  # needs a target whose law is one-hot: greedy or coupled sampling
+    trees: bool  # judges nodes with several children; without it a rule sees chains (trees of width 1) only
+    drawn: tuple[str, ...]  # ways of drawing siblings that it judges, its usual one first; see `Tree`
     paper: str
     equation: str
 
     def __call__(self, tree: Tree, token_M: Array, p_MV: Array, q_MV: Array) -> Law:
         """For one row; the loop vmaps. Row m of p is the target's law after node m."""
+
+    # A rule that is not exact also has token_law(p_MV, q_MV) -> m_MV: the law of the token that a place of a chain gets when its draft
+    # is drawn from q and the place is judged. Its distance from p is the rule's price.
 
 
 class Length(Protocol):

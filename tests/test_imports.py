@@ -6,7 +6,7 @@ import pathlib
 
 import specjax
 
-CORE = ["types", "sampling", "stops", "processors", "ingest", "state", "verify", "commit", "trace", "decode"]
+CORE = ["types", "shapes", "sampling", "stops", "processors", "ingest", "state", "verify", "commit", "trace", "decode"]
 PLUGINS = ["models", "drafters", "rules", "lengths"]
 ALLOWED = {  # module of specjax -> those it may import, with all below them; '' is specjax/__init__.py, the API
     "types": [],
@@ -20,8 +20,9 @@ ALLOWED = {  # module of specjax -> those it may import, with all below them; ''
     "trace": ["types", "state", "verify"],
     "decode": ["types", "sampling", "processors", "ingest", "state", "verify", "commit", "trace"],
     "reference": [],
+    "shapes": [],
     "models": ["types", "models"],
-    "drafters": ["types", "sampling", "ingest", "models", "drafters"],
+    "drafters": ["types", "sampling", "ingest", "shapes", "models", "drafters"],
     "rules": ["types", "sampling", "rules"],
     "lengths": ["types", "theory", "lengths"],
     "theory": ["theory"],

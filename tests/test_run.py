@@ -91,7 +91,9 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(main, tmp_path, monkeypat
     assert stop.value.code == 2 and "holds a run of another config (other repeats)" in capsys.readouterr().err
 
 
-def test_terminated(decoding, tmp_path):
+def test_terminated(decoding, tmp_path, monkeypatch):
+    note = run.note
+    monkeypatch.setattr(run, "note", lambda line: time.sleep(0.2 * line.startswith("SIGTERM")) or note(line))  # a slow listener
     code, said = decoding(sends(signal.SIGTERM))
     assert code == 143 and said.endswith(
         f"interrupted; 7 records are kept, to go on: python -m specjax.run {CONFIG} --workdir={tmp_path}\n"
