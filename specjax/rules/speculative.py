@@ -21,9 +21,13 @@ class Speculative:
     name = "speculative"
     exact = True
     one_hot_only = False
+    trees = False
+    drawn = ("iid", "without_replacement", "fixed")
+    needs = "stored q"
     paper = "Leviathan et al. 2022, 2211.17192; Chen et al. 2023, 2302.01318"
     equation = "accept iff u q < p; else emit norm (p - q)_+"
 
     def __call__(self, tree: Tree, token_M, p_MV, q_MV) -> Law:
+        q_MV = chain.draft_law(tree, token_M, q_MV)
         accept_M = ratio(chain.at_child(token_M, p_MV), chain.at_child(token_M, q_MV))
         return chain.law(tree, accept_M, residual(p_MV, q_MV), p_MV)
