@@ -36,7 +36,7 @@ class Always(specjax.NGram):
     """An n-gram drafter that offers K tokens in every round, so that all rounds have one width."""
 
     def offer(self, state):
-        return jnp.full_like(state.offer_B, self.most)
+        return jnp.full(len(state.offer_BJ), self.most, jnp.int32)
 
 
 def main():
@@ -83,7 +83,7 @@ def bare_parts(target, prompt):
     def turn(params, carry):
         cache, token_BS, token_BT = carry
         match = drafter.observe(None, None, View(None, None, token_BS, jnp.full(1, PROMPT)), None)
-        token_BT = token_BT.at[:, 0].set(match.start_B % 7)
+        token_BT = token_BT.at[:, 0].set(match.start_BJ[:, 0] % 7)
         hidden, _, cache = target.model.forward(params, token_BT, cache, jnp.full(1, PROMPT))
         token_BT = sampling.first_argmax(target.model.head(params, hidden))
         return cache, token_BS.at[:, PROMPT].set(token_BT[:, 0]), token_BT

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specjax.ancestry import along
 from specjax.state import (
     BAD_DRAFT,
     BAD_PROCESSOR,
@@ -26,11 +27,12 @@ from specjax.verify import Judged, Verified, drafted
 
 def commit(setup: Setup, state: State, draft: Draft, judged: Judged, verified: Verified) -> State:
     """Append the accepted drafts and the emitted token, cut at the first EOS or stop and at the budget, and set the cursor."""
-    running_B, stop_B = state.finish_B == RUNNING, judged.stop_B
+    running_B, stop_B, accepted_B = state.finish_B == RUNNING, judged.stop_B, judged.accepted_B
     place_1M = jnp.arange(draft.token_BM.shape[1], dtype=jnp.int32)[None]
-    block_BM = jnp.where(place_1M < stop_B[:, None], jnp.roll(draft.token_BM, -1, axis=1), judged.emitted_B[:, None])
+    drafts_BM = jnp.roll(along(draft.token_BM, judged.path_BM), -1, axis=1)
+    block_BM = jnp.where(place_1M < accepted_B[:, None], drafts_BM, judged.emitted_B[:, None])
     known_B = _at(verified.usable_BM, stop_B)  # is there a law to emit from
-    real_B = stop_B + known_B.astype(jnp.int32)
+    real_B = accepted_B + known_B.astype(jnp.int32)
     real_BM = place_1M < real_B[:, None]
     eos_BM = jnp.any(block_BM[..., None] == setup.eos_E[None, None], axis=-1) & real_BM
     automaton_BM, string_BM = _walk(setup, state, block_BM)
@@ -49,13 +51,14 @@ def commit(setup: Setup, state: State, draft: Draft, judged: Judged, verified: V
         token_BS=append(state.token_BS, start_B, block_BM, count_B),
         cursor_B=cursor_B,
         finish_B=jnp.where(running_B, finish_B, state.finish_B).astype(jnp.int32),
-        counts=_count(state.counts, running_B, draft, stop_B, count_B),
+        counts=_count(state.counts, running_B, draft, accepted_B, count_B),
     )
     if setup.stop is not None:
         last_B = _at(automaton_BM, jnp.maximum(count_B - 1, 0))
         state = state._replace(stop_B=jnp.where(count_B > 0, last_B, state.stop_B))
     if setup.logprobs:
-        state = state._replace(logprob_BS=append(state.logprob_BS, start_B, _logprob(verified.logits_BMV, block_BM), count_B))
+        logits_BMV = verified.logits_BMV if draft.tree.chain else along(verified.logits_BMV, judged.path_BM)
+        state = state._replace(logprob_BS=append(state.logprob_BS, start_B, _logprob(logits_BMV, block_BM), count_B))
     return state
 
 
@@ -80,7 +83,7 @@ def _logprob(logits_BMV, block_BM):
     return chosen_BM - jax.nn.logsumexp(logits_BMV, axis=-1)
 
 
-def _count(counts: Counts, running_B, draft: Draft, stop_B, count_B) -> Counts:
-    kept_B = jnp.minimum(stop_B, count_B)
-    new = Counts(rounds_B=running_B.astype(jnp.int32), drafted_B=drafted(draft), accepted_B=kept_B, cut_B=stop_B - kept_B)
+def _count(counts: Counts, running_B, draft: Draft, accepted_B, count_B) -> Counts:
+    kept_B = jnp.minimum(accepted_B, count_B)
+    new = Counts(rounds_B=running_B.astype(jnp.int32), drafted_B=drafted(draft), accepted_B=kept_B, cut_B=accepted_B - kept_B)
     return jax.tree.map(lambda old, more: old + jnp.where(running_B, more, 0), counts, new)

@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from specjax import ingest, processors, sampling
+from specjax.ancestry import along
 from specjax.commit import commit
 from specjax.sampling import DRAFT, NOISE
 from specjax.state import RUNNING, Setup, State
 from specjax.trace import record, row_of, verdict
 from specjax.types import Draft, View
-from specjax.verify import cut_unknown, judge, path_to, verify
+from specjax.verify import cut_unknown, judge, path_to, paths_to, verify
 
 
 def prefill(setup: Setup, params, state: State) -> State:
@@ -78,7 +79,8 @@ def decode_round(setup: Setup, params, state: State) -> State:
     state = state._replace(cache=view.cache, drafter=drafter)
     if len(setup.ladder) == 1:
         return _finish_round(setup, params, draft, setup.ladder[0], state)
-    needed = jnp.max(jnp.sum(draft.tree.valid_M, axis=-1))
+    node_1M = jnp.arange(valid_BM.shape[1], dtype=jnp.int32)[None]
+    needed = jnp.max(jnp.where(valid_BM, node_1M, 0)) + 1
     below = 0
     for width in setup.ladder:
         turns = (needed > below) & (needed <= width)
@@ -89,10 +91,10 @@ def decode_round(setup: Setup, params, state: State) -> State:
 
 
 def _ask(setup: Setup, state: State):
-    """ask_B: what the policy wants of the offer, never more than budget left - 1 or the widest rung; finished rows ask 0."""
+    """ask_B: what the policy wants of the offer, never more than budget left - 1 or the deepest draft; finished rows ask 0."""
     offer_B = setup.drafter.offer(state.drafter)
     left_B = state.limit_B - state.cursor_B - 1
-    most_B = jnp.minimum(jnp.minimum(offer_B, left_B - 1), setup.ladder[-1] - 1)
+    most_B = jnp.minimum(jnp.minimum(offer_B, left_B - 1), setup.drafter.most)
     ask_B = jnp.clip(setup.length.choose(state.length, offer_B), 0, jnp.maximum(most_B, 0))
     return jnp.where(state.finish_B == RUNNING, ask_B, 0)
 
@@ -104,21 +106,44 @@ class Draw:
     def __init__(self, setup: Setup, state: State):
         self.setup, self.state = setup, state
 
+    @property
+    def certain(self) -> bool:
+        """Whether nothing is left to chance, so that noise is spared."""
+        return self.setup.sampling.temperature is None and self.setup.draft_sampling.temperature is None
+
     def law(self, logits_BV, token_BM, depth):
-        setup, state = self.setup, self.state
-        logits_B1V = logits_BV[:, None, : setup.model.vocab]
-        path = path_to(state, token_BM, jnp.broadcast_to(depth, (token_BM.shape[0], 1)))
-        law_B1V, usable_B1 = processors.law(setup.processors, setup.draft_sampling, logits_B1V, path)
-        return jnp.where(usable_B1, law_B1V[:, 0], jnp.nan)  # the loop names a draft without a law
+        path = path_to(self.state, token_BM, jnp.broadcast_to(depth, (token_BM.shape[0], 1)))
+        return self._law(logits_BV[:, None], path, self.setup.draft_sampling)[:, 0]
+
+    def laws(self, logits_BTV, token_BTM, depth, ranked=False):
+        path = paths_to(self.state, token_BTM, jnp.broadcast_to(depth, token_BTM.shape[:2]))
+        how = self.setup.draft_sampling
+        return self._law(logits_BTV, path, sampling.Sampling(**how.penalties, temperature=1.0) if ranked else how)
+
+    def _law(self, logits_BTV, path, how):
+        setup = self.setup
+        law_BTV, usable_BT = processors.law(setup.processors, how, logits_BTV[..., : setup.model.vocab], path)
+        return jnp.where(usable_BT[..., None], law_BTV, jnp.nan)  # the loop names a draft without a law
 
     def __call__(self, law_BV, node, depth=None):
-        setup, state = self.setup, self.state
+        return sampling.first_argmax(self._scores(law_BV, node, depth))
+
+    def several(self, law_BV, node, count, depth):
+        return jax.lax.top_k(self._scores(law_BV, node, depth), count)[1]
+
+    def _scores(self, law_BV, node, depth):
+        """What the best token of is drawn: the law over noise of its place, [B, V] or for several nodes [B, T, V]."""
+        setup, state, lone = self.setup, self.state, law_BV.ndim == 2
+        row = (slice(None), *(None,) * (not lone))
         if setup.sampling.coupled:
-            place = (state.cursor_B + (node if depth is None else depth),)
-            return sampling.draw(sampling.key(setup.seed, NOISE, state.id_B, *place), law_BV)
-        if setup.sampling.temperature is None and setup.draft_sampling.temperature is None:  # the law is certain: spare the noise
-            return sampling.first_argmax(law_BV)
-        return sampling.draw(sampling.key(setup.seed, DRAFT, state.id_B, state.cursor_B, node), law_BV)
+            place = (state.cursor_B[row] + (node if depth is None else depth),)
+            purpose = NOISE
+        elif self.certain:
+            return law_BV
+        else:
+            purpose, place = DRAFT, (state.cursor_B[row], node if lone else node[None])
+        keys = jnp.broadcast_to(sampling.key(setup.seed, purpose, state.id_B[row], *place), law_BV.shape[:-1])
+        return sampling.scores(keys, law_BV)
 
     def keep_going(self, q_BV, depth):
         return self.setup.length.keep_going(self.state.length, q_BV, depth)
@@ -127,15 +152,16 @@ class Draw:
 def _finish_round(setup: Setup, params, draft: Draft, width: int, state: State) -> State:
     """Verify, judge, commit and roll back at one width."""
     draft = jax.tree.map(lambda x: x[:, :width], draft)
-    if not draft.tree.chain:
-        raise NotImplementedError("only chains can be verified yet: the draft's tree must have chain=True")
     verified, features, cache = verify(setup, params, draft, state)
     known = cut_unknown(draft, verified.usable_BM)
     judged = judge(setup, state, known, verified.p_BMV)
     before = state
+    if not draft.tree.chain:
+        cache = setup.model.gather(cache, state.cursor_B, judged.path_BM)
+        features = features and jax.tree.map(lambda x: along(x, judged.path_BM), features)
     state = commit(setup, state._replace(cache=cache), draft, judged, verified)
     view = View(params, cache, state.token_BS, state.cursor_B)
     drafter = setup.drafter.observe(setup.drafter.params, state.drafter, view, features)
-    row = row_of(draft, known, judged, verified.p_BMV, before.cursor_B, state.cursor_B)
-    length = setup.length.observe(state.length, verdict(row, setup.ladder[-1]))
+    row = row_of(setup, draft, known, judged, verified.p_BMV, before.cursor_B, state.cursor_B)
+    length = setup.length.observe(state.length, verdict(draft, judged, row, setup.ladder[-1]))
     return record(state._replace(drafter=drafter, length=length), row, before.finish_B == RUNNING)

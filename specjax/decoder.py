@@ -70,6 +70,7 @@ class Decoder:
         eos = tuple(parts.whole("eos", i, 0, target.model.vocab - 1) for i in eos)
         length = length or match()
         parts.check(drafter, rule, length)
+        parts.check_tree(drafter, rule, target_sampling)
         min_new_tokens = parts.whole("min_new_tokens", min_new_tokens, 0, 2**31 - 1)
         forbidden, processors = parts.several("forbidden", forbidden), parts.several("processors", processors)
         self.stops = parts.stop_strings(target, stop)
@@ -77,7 +78,7 @@ class Decoder:
         seed = parts.whole("seed", seed, 0, 2**32 - 1)
         setup = Setup(
             model=target.model,
-            ladder=parts.ladder(ladder, drafter.most),
+            ladder=parts.ladder(ladder, parts.nodes(drafter)),
             chunk=chunk,
             drafter=parts.numbers(drafter),
             rule=parts.numbers(rule),
@@ -89,11 +90,13 @@ class Decoder:
             stop=self._stop_table,
             least=np.int32(min_new_tokens),
             logprobs=bool(logprobs),
+            kl=not rule.exact and hasattr(rule, "token_law") and parts.nodes(drafter) == drafter.most + 1,
             eos_E=np.asarray(eos or (-1,), np.int32),
             seed=jax.random.key(seed),
         )
         # all on the device, so that no call moves any of it again
-        self.setup = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jax.device_put(x), setup)
+        ready = jax.Array, jax.ShapeDtypeStruct  # the latter where only a plan is made
+        self.setup = jax.tree.map(lambda x: x if isinstance(x, ready) else jax.device_put(x), setup)
 
     def slots(self, prompts: Sequence[Sequence[int]], max_new_tokens) -> int:
         """S that holds these prompts, what follows them, and the widest rung; checks them."""

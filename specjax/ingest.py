@@ -25,6 +25,15 @@ def prefill(model, params, cache, token_BS, stop_B, chunk: int):
     return cache
 
 
+def level(model, params, cache, token_BS, cursor_B, target_B, chosen_B, width: int):
+    """Make the chosen rows level with the target: `width` tokens at a time while far behind, then the one token that a full acceptance
+    leaves behind; returns the cache. cursor_B, target_B: tokens in this cache and in the target's."""
+    stop_B = jnp.where(chosen_B, target_B, cursor_B)
+    near_B = jnp.where(stop_B - cursor_B > 1, stop_B, cursor_B)
+    cache = catch_up(model, params, cache, token_BS, cursor_B, near_B, width)
+    return catch_up(model, params, cache, token_BS, near_B, stop_B, 1)
+
+
 def catch_up(model, params, cache, token_BS, start_B, stop_B, width: int):
     """Feed tokens start .. stop of each row, at its own cursor, at most `width` at a time; returns the cache.
 

@@ -11,11 +11,10 @@ import jax
 import numpy as np
 
 from specjax import stops
-from specjax.drafters import EarlyExit, ModelDrafter, NGram, NoDraft
+from specjax.drafters import BestFirst, EarlyExit, ModelDrafter, NGram, NoDraft, TreeDrafter
 from specjax.lengths import EVERYTHING, Fixed
 from specjax.lm import LM
 from specjax.processors import Forbidden, MinNewTokens
-from specjax.rules import Lenient
 from specjax.sampling import Sampling, checked
 from specjax.types import Path
 
@@ -80,10 +79,28 @@ def check(drafter, rule, length):
             raise ValueError(f"{kind}={name_of(part)} is no pytree of numbers: make its class a specjax.types.struct")
     if isinstance(length, Fixed) and not (0 <= length.k <= drafter.most or length.k == EVERYTHING):
         raise ValueError(f"length.k={length.k} must be between 0 and {drafter.most}, the drafter's largest draft (`most`)")
-    if isinstance(drafter, NGram) and not (1 <= drafter.min_n <= drafter.max_n and drafter.most >= 1 and drafter.per_match >= 0):
-        raise ValueError(f"drafter={drafter} needs most >= 1, 1 <= min_n <= max_n and per_match >= 0")
-    if isinstance(rule, Lenient) and not 0 < rule.lenience <= 1:
-        raise ValueError(f"rule.lenience={rule.lenience} must be above 0 and at most 1")
+    if isinstance(drafter, NGram) and not (
+        1 <= drafter.min_n <= drafter.max_n and min(drafter.most, drafter.branches) >= 1 <= drafter.per_match + 1
+    ):
+        raise ValueError(f"drafter={drafter} needs most >= 1, 1 <= min_n <= max_n, branches >= 1 and per_match >= 0")
+
+
+def nodes(drafter) -> int:
+    """Of its largest draft, the root included."""
+    return getattr(drafter, "nodes", drafter.most + 1)
+
+
+def check_tree(drafter, rule, target: Sampling):
+    """A rule for chains sees no siblings, and siblings may differ."""
+    if nodes(drafter) == drafter.most + 1:
+        return
+    if not getattr(rule, "trees", False):
+        raise ValueError(f"rule={name_of(rule)} judges chains, and drafter={name_of(drafter)} branches: take a rule for trees")
+    drawn = drafter.drawn
+    if drawn == "iid" and target.coupled:
+        raise ValueError("drafter.drawn='iid' with coupled sampling: all siblings would be equal, draw them without replacement")
+    if drawn not in getattr(rule, "drawn", (drawn,)):
+        raise ValueError(f"rule={name_of(rule)} judges siblings drawn {' or '.join(rule.drawn)}, drafter.drawn={drawn!r}")
 
 
 def check_rule(rule, target: Sampling):
@@ -105,7 +122,7 @@ def as_drafter(target: LM, drafter, most: int = 7):
     if isinstance(drafter, LM):
         check_vocabularies(target, drafter)
         drafter = ModelDrafter(model=drafter.model, params=drafter.params, most=most)
-    if isinstance(drafter, ModelDrafter) and drafter.model.vocab != target.model.vocab:
+    if isinstance(drafter, ModelDrafter | TreeDrafter | BestFirst) and drafter.model.vocab != target.model.vocab:
         raise ValueError(f"draft vocabulary of {drafter.model.vocab} tokens, target's has {target.model.vocab}: they must agree")
     if isinstance(drafter, EarlyExit) and drafter.model != target.model:
         raise ValueError("drafter early_exit is of another model: it drafts with the target's parameters, give it the target's `model`")
@@ -125,13 +142,13 @@ def check_vocabularies(target: LM, draft: LM):
         raise ValueError(f"target {target.source} and draft {draft.source} have other vocabularies: {shown}")
 
 
-def ladder(ladder, most: int) -> tuple[int, ...]:
-    """Rungs that hold a draft of `most` tokens and its root."""
+def ladder(ladder, nodes: int) -> tuple[int, ...]:
+    """Rungs, of which the widest holds a draft of so many nodes, the root included."""
     if ladder is None:
-        return (*(w for w in RUNGS if w < most + 1), most + 1)
+        return (*(w for w in RUNGS if w < nodes), nodes)
     ladder = tuple(whole("ladder", width, 1, 2**31 - 1) for width in several("ladder", ladder))
-    if not ladder or list(ladder) != sorted(set(ladder)) or ladder[0] < 1 or ladder[-1] != most + 1:
-        raise ValueError(f"ladder={ladder} must ascend from at least 1 to the drafter's largest draft and its root, {most + 1}")
+    if not ladder or list(ladder) != sorted(set(ladder)) or ladder[0] < 1 or ladder[-1] != nodes:
+        raise ValueError(f"ladder={ladder} must ascend from at least 1 to the drafter's largest draft and its root, {nodes}")
     return ladder
 
 

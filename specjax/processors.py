@@ -57,14 +57,14 @@ class MinNewTokens:
 
 
 def process(processors, logits_BMV, path: Path):
-    """Every processor in turn, at each place of each row; path has token_BS, length_BM and prompt_B."""
+    """Every processor in turn, at each place of each row; path has token_BS, or of each place its own token_BMS, length_BM and prompt_B."""
 
     def one(logits_V, token_S, length, prompt):
         for processor in processors:
             logits_V = processor(logits_V, Path(token_S, length, prompt))
         return logits_V
 
-    places = jax.vmap(one, in_axes=(0, None, 0, None))
+    places = jax.vmap(one, in_axes=(0, None if path.token_S.ndim == 2 else 0, 0, None))
     return jax.vmap(places)(logits_BMV, path.token_S, path.length, path.prompt)
 
 

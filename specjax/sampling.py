@@ -22,7 +22,8 @@ from specjax.types import Array, static, struct
 GREEDY_BELOW = 1e-5  # temperatures under it are a one-hot law
 DRAFT, STOP, EMIT, NOISE = range(4)  # purposes of a draw
 PENALTIES = "repetition", "presence", "frequency"
-_TOP = 64  # this many largest values are tried before bisecting the whole vocabulary
+_TOP = 64  # this many largest values are tried before the whole vocabulary is searched
+_HALVINGS = 16  # of the search before they are tried again
 
 
 @struct
@@ -116,31 +117,61 @@ def law(logits, sampling: Sampling):
 
 
 def _threshold(x_V, weight_V, goal):
-    """The largest t, [..., 1], such that the tokens with x >= t weigh at least `goal` together; -inf if all weigh less.
+    """The largest t, [..., 1], such that the tokens with x >= t weigh at least `goal` together; -inf if all weigh less. x is at most 0.
 
-    The largest values settle nearly every row. A row they do not settle is bisected on the bits of t, where floats sort as integers:
-    exact, without a sort; a row's answer does not depend on its neighbours.
+    The largest values settle nearly every row. Others are searched (`_search`): exact, without a sort; a row's answer does not depend on
+    its neighbours. On a CPU each is searched by itself, while it is in the cache; elsewhere all at once.
     """
+    guess, reached = _among_top(x_V, weight_V, goal, jnp.zeros_like(goal))
+    settled = reached | (x_V.shape[-1] <= _TOP)
+    flat = lambda a: jnp.broadcast_to(a, (*x_V.shape[:-1], a.shape[-1])).reshape(-1, a.shape[-1])
+    rows = flat(x_V), flat(weight_V), flat(goal)[:, 0], flat(guess)[:, 0], flat(settled)[:, 0]
+    return jax.lax.platform_dependent(*rows, cpu=_one_by_one, default=jax.vmap(_search)).reshape(guess.shape)
+
+
+def _one_by_one(x_NV, weight_NV, goal_N, guess_N, settled_N):
+    """`_search` of those rows that are not settled."""
+
+    def settle(carry):
+        t_N, settled_N = carry
+        row = jnp.argmin(settled_N)
+        found = _search(x_NV[row], weight_NV[row], goal_N[row], guess_N[row], settled_N[row])
+        return t_N.at[row].set(found), settled_N.at[row].set(True)
+
+    return jax.lax.while_loop(lambda carry: ~jnp.all(carry[1]), settle, (guess_N, settled_N))[0]
+
+
+def _among_top(x_V, weight_V, goal, above):
+    """(t, whether it is among the largest values) where what is larger still weighs `above`; -inf where it is not."""
     top, index = jax.lax.top_k(x_V, min(_TOP, x_V.shape[-1]))
-    weight = jnp.cumsum(jnp.take_along_axis(weight_V, index, axis=-1), axis=-1)
-    reached = weight >= goal
-    settled = reached[..., -1:] | (top.shape[-1] == x_V.shape[-1])
+    reached = above + jnp.cumsum(jnp.take_along_axis(weight_V, index, axis=-1), axis=-1) >= goal
+    found = jnp.any(reached, axis=-1, keepdims=True)
     guess = jnp.take_along_axis(top, jnp.argmax(reached, -1, keepdims=True), axis=-1)
-    guess = jnp.where(reached[..., -1:], guess, -jnp.inf)
+    return jnp.where(found, guess, -jnp.inf), found
 
-    bits_V = _sortable(x_V)
-    low = jnp.where(settled, 0, _sortable(jnp.full_like(guess, -jnp.inf)))
-    # not top[..., :1]: XLA takes a slice of top_k's result for a reason to sort the whole vocabulary, 40 ms instead of .3
-    high = jnp.where(settled, 0, _sortable(jnp.max(x_V, axis=-1, keepdims=True)))
 
-    def halve(bounds):
-        low, high = bounds
-        middle = high - (high - low) // 2  # rounded up, so that low can reach high
-        enough = jnp.sum(jnp.where(bits_V >= middle, weight_V, 0), axis=-1, keepdims=True) >= goal
-        return jnp.where(enough, middle, low), jnp.where(enough, high, middle - 1)
+def _search(x_V, weight_V, goal, guess, settled):
+    """t of one row: bisect on its bits, where floats sort as integers, and now and then try the largest values under the upper bound."""
+    weigh = lambda t: jnp.sum(jnp.where(x_V >= t, weight_V, 0))
+    real = functools.partial(_from_sortable, dtype=x_V.dtype)
 
-    low, _ = jax.lax.while_loop(lambda b: jnp.any(b[0] < b[1]), halve, (low, high))
-    return jnp.where(settled, guess, _from_sortable(low, x_V.dtype))
+    def halve(_, bounds):
+        low, high, above = bounds
+        middle = low + (high - low) // 2  # no overflow: the bits of both ends are at most 2^31 apart
+        weight = weigh(real(middle))
+        enough = (weight >= goal) | (middle == low)
+        return jnp.where(enough, middle, low), jnp.where(enough, high, middle), jnp.where(enough, above, weight)
+
+    def narrow(carry):
+        low, high, above, *_ = carry
+        low, high, above = jax.lax.fori_loop(0, _HALVINGS, halve, (low, high, above))
+        under_V = x_V < real(high)
+        guess, found = _among_top(jnp.where(under_V, x_V, -jnp.inf), jnp.where(under_V, weight_V, 0), goal[None], above)
+        return low, high, above, jnp.where(high - low == 1, real(low), guess[0]), found[0] | (high - low == 1)
+
+    lowest = jnp.asarray(-jnp.inf, x_V.dtype)
+    bounds = _sortable(lowest), _sortable(jnp.max(x_V)) + 1, jnp.zeros_like(goal)  # what weighs enough, and what does not
+    return jax.lax.while_loop(lambda c: ~c[-1], narrow, (*bounds, guess, settled))[-2]
 
 
 def _sortable(x):
@@ -202,9 +233,15 @@ def noise(keys, vocab: int):
     return jax.vmap(one)(keys.reshape(-1)).reshape(*keys.shape, vocab)
 
 
+def scores(keys, law):
+    """law / E, [..., V]: its largest entry is a draw from the law, its n largest are n draws without replacement (Gumbel top-k,
+    1903.06059). The order is that of log law + Gumbel noise, for two logarithms a token less."""
+    return law / noise(keys, law.shape[-1]).astype(law.dtype)
+
+
 def draw(keys, law):
-    """A token of each law [..., V]: argmax law / E, which is argmax (log law + Gumbel) for two logarithms a token less."""
-    return first_argmax(law / noise(keys, law.shape[-1]).astype(law.dtype))
+    """A token of each law [..., V]."""
+    return first_argmax(scores(keys, law))
 
 
 def draw_node(key_B, stop_BM):

@@ -35,6 +35,7 @@ class Setup:
     least: int | Array = 0  # new tokens before a stop string counts
     eos_E: Array  # int32; -1 matches no token
     logprobs: bool = static(default=False)  # whether the state keeps the log-probability of every new token
+    kl: bool = static(default=False)  # whether the trace keeps what a rule that is not exact gives away, see `specjax.price`
     seed: Array  # a key
 
 
@@ -52,15 +53,17 @@ class Trace(NamedTuple):
 
     root_BN: Array  # position of the root
     drafted_BN: Array
-    stop_BN: Array  # node where the rule ended the round
+    stop_BN: Array  # node where the rule ended the round: on a chain, drafts it accepted
     committed_BN: Array
     expected_BN: Array  # mean accepted drafts under the rule's law
     token_BNM: Array  # drafted tokens; node 0 is the root
+    up_BNM: Array | None  # how far before a drafted node its parent stands, 0 where no node is; None: a chain
     emitted_BN: Array
     p_BNM: Array  # p and q at the token of each drafted node (0 at the root)
     q_BNM: Array
     overlap_BNM: Array  # 1 - TV(p, q) at each node with a child
     law_BNM: Array  # the rule's stop law
+    kl_BNM: Array | None = None  # KL(m || p) at each node with a child, and at the last, see `specjax.price`; None: the rule is exact
 
 
 class State(NamedTuple):
@@ -90,13 +93,10 @@ def new_state(setup: Setup, token_BS, prompt_B, budget_B, id_B, stop_B, rounds: 
     real = np.promote_types(dtype, jnp.float32)
     zero = functools.partial(jnp.zeros, (B,), jnp.int32)
     int_BN, real_BNM = jnp.zeros((B, rounds), jnp.int32), jnp.zeros((B, rounds, M), real)
-    trace = Trace(
-        *[int_BN] * 4,
-        jnp.zeros((B, rounds), real),
-        jnp.zeros((B, rounds, M), jnp.int32),
-        int_BN,
-        *[real_BNM] * 4,
-    )
+    int_BNM = jnp.zeros((B, rounds, M), jnp.int32)
+    chain = getattr(setup.drafter, "nodes", setup.drafter.most + 1) == setup.drafter.most + 1
+    up_BNM, kl_BNM = None if chain else int_BNM, real_BNM if setup.kl else None
+    trace = Trace(*[int_BN] * 4, jnp.zeros((B, rounds), real), int_BNM, up_BNM, int_BN, *[real_BNM] * 4, kl_BNM)
     return State(
         token_BS=token_BS,
         cursor_B=prompt_B - 1,

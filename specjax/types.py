@@ -131,23 +131,34 @@ class Model(Protocol):
     def forward(self, params, token_BT, cache, cursor_B, *, position_BT=None, mask=None, layers=None, taps=()):
         """Feed T tokens a row at the row's cursor; returns (hidden_BTD, taps, cache). Writes at the cursor, does not move it.
 
-        position_BT: default cursor + t. mask: bool [B, T, T], which fed tokens each fed token sees (default: causal); the slots
-        before the cursor are always seen. layers: a range of layers to run. taps: layers whose output is returned too.
+        position_BT: default cursor + t. mask: bool [B, T, S], which slots each fed token sees (default: causal, those up to its own);
+        in the order of slots they hold its path, see `specjax.ancestry`. layers: a range of layers to run. taps: layers whose output is
+        returned too.
         """
 
     def head(self, params, hidden) -> Array:
         """Logits [..., V or more] of hidden states [..., D]."""
 
+    def gather(self, cache, cursor_B, slot_BT) -> PyTree:
+        """The cache with slot cursor + t holding what was in slot cursor + slot_BT[:, t], t < T. Only drafts that branch need it."""
+
 
 class Draw(Protocol):
     """The loop's coin, lent to a drafter; no raw key reaches it."""
 
+    certain: bool  # nothing is left to chance: laws are one-hot
+
     def __call__(self, law_BV: Array, node: int | Array, depth: int | Array | None = None) -> Array:
-        """One token a row from law_BV for node `node` of the tree at depth `depth` (default: `node`, a chain)."""
+        """One token a row from law_BV for node `node` of the tree at depth `depth` (default: `node`, a chain); or [B, T] from law_BTV
+        for nodes [T]."""
+
+    def laws(self, logits_BTV: Array, token_BTM: Array, depth: int | Array, ranked: bool = False) -> Array:
+        """The same for T nodes at one depth, each with tokens of its own on the way from the root. ranked: at temperature 1 and without
+        filters, to tell likely tokens from others where drafts are certain."""
 
     def several(self, law_BV: Array, node: int | Array, count: int, depth: int | Array) -> Array:
-        """token_BK: `count` tokens a row without replacement, for siblings of which `node` is the first; the first of them is what a
-        call for `node` draws. Under coupled sampling they are the best ones under the position's noise. Where fewer than `count` tokens
+        """`count` tokens on a last axis, without replacement, for siblings of which `node` is the first; the first of them is what a call
+        for `node` draws. Under coupled sampling they are the best ones under the position's noise. Where fewer than `count` tokens
         have q > 0 the last ones are any."""
 
     def keep_going(self, q_BV: Array, depth: int | Array) -> Array:
@@ -197,7 +208,8 @@ class Rule(Protocol):
         """For one row; the loop vmaps. Row m of p is the target's law after node m."""
 
     # A rule that is not exact also has token_law(p_MV, q_MV) -> m_MV: the law of the token that a place of a chain gets when its draft
-    # is drawn from q and the place is judged. Its distance from p is the rule's price.
+    # is drawn from q and the place is judged. Its distance from p is the rule's price. With own_exact = True the certifier holds the law of
+    # K + 1 tokens against it. `needs`, a few words, stands in the README's table.
 
 
 class Length(Protocol):

@@ -88,7 +88,9 @@ def test_a_drafter_that_stood_aside_catches_up(tiny):
 
 
 class Greedy:
-    """The loop's coin under greedy sampling."""
+    """The loop's coin under greedy sampling, as policies without a `keep_going` of their own see it."""
+
+    certain = False
 
     def law(self, logits, token_BM, depth):
         return specjax.sampling.law(logits, Sampling())

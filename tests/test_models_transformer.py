@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax import ancestry
 from specjax.models import layers, toy
 from specjax.models.border import border, init
 from specjax.models.config import ModelConfig
@@ -95,7 +96,8 @@ def check_tree(model, params, tolerance):
     nodes = TOKENS[:1, 10:18]
     cursor_B = jnp.asarray([6])
     position_BT = cursor_B[:, None] + jnp.asarray(depth)[None]
-    hidden, _, _ = TREE(model, params, jnp.asarray(nodes), cache, cursor_B, position_BT, jnp.asarray(mask)[None])
+    mask_BTS = ancestry.over_slots(cursor_B, jnp.asarray(mask)[None], 32)
+    hidden, _, _ = TREE(model, params, jnp.asarray(nodes), cache, cursor_B, position_BT, mask_BTS)
     got = np.asarray(HEAD(model, params, hidden))[0]
     for path in ([0, 1, 3], [0, 2, 4, 5, 6, 7]):
         text = np.concatenate([TOKENS[:1, :6], nodes[:, path]], axis=1)
@@ -208,7 +210,7 @@ def test_no_shape_or_type_is_spread_by_chance(name):
     model, params = border(config, init(config))
     token_BT, cursor_B = jnp.zeros((2, 3), jnp.int32), jnp.zeros(2, jnp.int32)
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-        for mask in (None, jnp.ones((1, 3, 3), bool)):
+        for mask in (None, jnp.ones((2, 3, 8), bool)):
             forward = lambda cache, mask=mask: model.head(params, model.forward(params, token_BT, cache, cursor_B, mask=mask)[0])
             assert jax.eval_shape(forward, model.init_cache(2, 8)).shape == (2, 3, 257)
 

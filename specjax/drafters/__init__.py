@@ -1,8 +1,10 @@
 """Drafters, one method a file."""
 
+from specjax.drafters.best_first import BestFirst
 from specjax.drafters.early_exit import EarlyExit
 from specjax.drafters.model import ModelDrafter
 from specjax.drafters.ngram import NGram
 from specjax.drafters.none import NoDraft
+from specjax.drafters.tree import TreeDrafter
 
-__all__ = ["EarlyExit", "ModelDrafter", "NGram", "NoDraft"]
+__all__ = ["BestFirst", "EarlyExit", "ModelDrafter", "NGram", "NoDraft", "TreeDrafter"]

@@ -22,6 +22,11 @@ def chain(drafted_B, nodes: int, drawn: str) -> Tree:
     )
 
 
+def _seen(draw: Draw, logits_BV, q_BV, token_BM, depth):
+    """The law that a length policy looks at: q, but where every law is one-hot the draft's at temperature 1, which still has doubts."""
+    return draw.laws(logits_BV[:, None], token_BM[:, None], depth, ranked=True)[:, 0] if draw.certain else q_BV
+
+
 def draft_chain(model: Model, params, cache, cursor_B, root_B, ask_B, draw: Draw, *, most: int, layers=None):
     """Feed the root and then each drafted token, until every row has what it asked for or its policy stopped it.
 
@@ -40,8 +45,9 @@ def draft_chain(model: Model, params, cache, cursor_B, root_B, ask_B, draw: Draw
         depth, asked_B, token_BM, q_BMV, cache = carry
         token_B1 = jax.lax.dynamic_slice_in_dim(token_BM, depth, 1, axis=1)
         hidden, _, cache = model.forward(params, token_B1, cache, cursor_B + depth, layers=layers)
-        q_BV = draw.law(model.head(params, hidden)[:, 0], token_BM, depth)
-        more_B = draw.keep_going(q_BV, depth + 1)
+        logits_BV = model.head(params, hidden)[:, 0]
+        q_BV = draw.law(logits_BV, token_BM, depth)
+        more_B = draw.keep_going(_seen(draw, logits_BV, q_BV, token_BM, depth), depth + 1)
         asked_B = jnp.where((depth < asked_B) & ~more_B, depth, asked_B)
         token_BM = jax.lax.dynamic_update_slice_in_dim(token_BM, draw(q_BV, depth + 1)[:, None], depth + 1, axis=1)
         q_BMV = jax.lax.dynamic_update_slice_in_dim(q_BMV, q_BV[:, None].astype(q_BMV.dtype), depth, axis=1)

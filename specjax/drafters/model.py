@@ -16,6 +16,13 @@ from specjax.drafters.chain import draft_chain
 from specjax.types import Array, PyTree, View, static, struct
 
 
+def room(model, target_B, most: int):
+    """Drafts, at most `most`, that fit into a model's own context after the target_B tokens that are committed."""
+    context = getattr(getattr(model, "config", None), "max_positions", None)
+    room_B = most if context is None else context - target_B
+    return jnp.clip(jnp.broadcast_to(room_B, target_B.shape), 0, most)
+
+
 class ModelState(NamedTuple):
     cache: PyTree
     cursor_B: Array  # committed tokens in the draft's cache
@@ -41,25 +48,13 @@ class ModelDrafter:
 
     def offer(self, state: ModelState):
         """As many as it can, while they fit into the draft's own context, which may be shorter than the target's."""
-        context = getattr(getattr(self.model, "config", None), "max_positions", None)
-        room_B = self.most if context is None else context - state.target_B
-        return jnp.clip(jnp.broadcast_to(room_B, state.target_B.shape), 0, self.most)
+        return room(self.model, state.target_B, self.most)
 
     def propose(self, params, state: ModelState, view: View, root_B, ask_B, draw):
-        cache = self._catch_up(params, state, view, ask_B)
-        draft, drafted_B, cache = draft_chain(
-            self.model, params, cache, view.cursor_B, root_B, ask_B, draw, most=self.most
-        )  # fmt: skip
+        level = ingest.level(self.model, params, state.cache, view.token_BS, state.cursor_B, view.cursor_B, ask_B > 0, self.most + 1)
+        draft, drafted_B, cache = draft_chain(self.model, params, level, view.cursor_B, root_B, ask_B, draw, most=self.most)
         level_B = jnp.where(ask_B > 0, view.cursor_B + drafted_B, state.cursor_B)
         return draft, ModelState(cache, level_B, view.cursor_B), view
 
     def observe(self, params, state: ModelState, committed: View, features):
         return state._replace(cursor_B=jnp.minimum(state.cursor_B, committed.cursor_B), target_B=committed.cursor_B)
-
-    def _catch_up(self, params, state: ModelState, view: View, ask_B):
-        """Rows that were asked are made level with the target: in chunks while far behind, then the one token of a full acceptance."""
-        stop_B = jnp.where(ask_B > 0, view.cursor_B, state.cursor_B)
-        near_B = jnp.where(stop_B - state.cursor_B > 1, stop_B, state.cursor_B)
-        args = (self.model, params)
-        cache = ingest.catch_up(*args, state.cache, view.token_BS, state.cursor_B, near_B, self.most + 1)
-        return ingest.catch_up(*args, cache, view.token_BS, near_B, stop_B, 1)

@@ -56,6 +56,9 @@ class LanguageModel:
     def head(self, params, hidden):
         return self._merge(params).head(hidden)
 
+    def gather(self, kept, cursor_B, slot_BT):
+        return cache.gather(kept, len(cursor_B), self.config.kv_heads, cursor_B, slot_BT)
+
     def init_cache(self, batch: int, size: int, dtype=None):
         c = self.config
         return cache.empty(c.layers, batch, c.kv_heads, size, c.head_size, dtype or jnp.float32)

@@ -39,22 +39,27 @@ def write(cache, new_BTGC, cursor_B):
     return cache
 
 
-def visible(cursor_B, tokens: int, size: int, mask=None):
-    """visible_BTS: which slots each of T fed tokens sees: all before the cursor, and of the fed ones those that `mask_BTT` names
-    (default: causal)."""
-    slot = _from_cursor(cursor_B, size)
-    if mask is None:
-        return slot[:, None, :] <= jnp.arange(tokens, dtype=slot.dtype)[None, :, None]
-    fed = (slot >= 0) & (slot < tokens)
-    index = jnp.broadcast_to(jnp.clip(slot, 0, tokens - 1)[:, None, :], (slot.shape[0], tokens, size))
-    seen = jnp.take_along_axis(jnp.broadcast_to(mask, (slot.shape[0], tokens, tokens)), index, axis=2)
-    return (slot < 0)[:, None, :] | (fed[:, None, :] & seen)
+def gather(cache: Cache, batch: int, kv_heads: int, cursor_B, slot_BT) -> Cache:
+    """Slot cursor + t gets what was in slot cursor + slot_BT[:, t]: the accepted path of a tree becomes contiguous."""
+    return jax.tree.map(lambda array: write(array, _read(array, batch, kv_heads, cursor_B, slot_BT), cursor_B), cache)
+
+
+def _read(cache, batch: int, kv_heads: int, cursor_B, slot_BT):
+    """[B, T, G, C]: the slots cursor + slot_BT."""
+    rows_BGSC = cache.reshape(batch, kv_heads, *cache.shape[-2:])
+    return jax.vmap(lambda row_GSC, at_T: row_GSC[:, at_T].transpose(1, 0, 2))(rows_BGSC, cursor_B[:, None] + slot_BT)
+
+
+def causal(cursor_B, tokens: int, size: int):
+    """visible_BTS: each of T fed tokens sees the slots up to its own."""
+    return _from_cursor(cursor_B, size)[:, None, :] <= jnp.arange(tokens, dtype=cursor_B.dtype)[None, :, None]
 
 
 def near(cursor_B, position_BT, size: int, window: int):
     """near_BTS: which slots hold one of the `window` positions that end with each fed token's own.
 
-    By position, not by slot: a slot before the cursor holds the position of its number, but the fed tokens may be a tree's.
+    By position, not by slot: a slot before the cursor holds the position of its number, but the fed tokens may be a tree's. (Nodes of a
+    tree that were fed in earlier calls count as later than they are, so none of a node's ancestors is lost.)
     """
     slot = _from_cursor(cursor_B, size)
     fed_BS = jnp.take_along_axis(position_BT, jnp.clip(slot, 0, position_BT.shape[1] - 1), axis=1)

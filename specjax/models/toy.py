@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -30,14 +32,30 @@ class TableModel:
         B, T = token_BT.shape
         slot_BT = cursor_B[:, None] + jnp.arange(T, dtype=cursor_B.dtype)[None]
         cache = cache.at[jnp.arange(B)[:, None], slot_BT].set(token_BT, mode="promise_in_bounds")
+        before = functools.partial(_before, cache, slot_BT) if mask is None else functools.partial(_before_seen, cache, mask)
         context_BT = jnp.zeros_like(token_BT)
         for back in reversed(range(self.order)):
-            past = jnp.take_along_axis(cache, jnp.maximum(slot_BT - back, 0), axis=1)
-            context_BT = context_BT * self.vocab + jnp.where(slot_BT >= back, past, 0)
+            context_BT = context_BT * self.vocab + before(back)
         return context_BT[..., None], (), cache
+
+    def gather(self, cache, cursor_B, slot_BT):
+        new_BT = jnp.take_along_axis(cache, cursor_B[:, None] + slot_BT, axis=1)
+        return jax.vmap(lambda row, new, at: jax.lax.dynamic_update_slice(row, new, (at,)))(cache, new_BT, cursor_B)
 
     def head(self, params, hidden):
         return params.reshape(-1, self.vocab)[hidden[..., 0]]
+
+
+def _before(cache, slot_BT, back: int):
+    """The token `back` places before each fed one, 0 where there is none."""
+    return jnp.where(slot_BT >= back, jnp.take_along_axis(cache, jnp.maximum(slot_BT - back, 0), axis=1), 0)
+
+
+def _before_seen(cache, mask_BTS, back: int):
+    """The same among the slots that each fed token sees, its own the last."""
+    count_BTS = jnp.cumsum(mask_BTS, axis=-1, dtype=jnp.int32)
+    wanted_BTS = mask_BTS & (count_BTS == count_BTS[..., -1:] - back)
+    return jnp.sum(jnp.where(wanted_BTS, cache[:, None, :], 0), axis=-1, dtype=cache.dtype)
 
 
 def table(law, order: int = 1) -> tuple[TableModel, np.ndarray]:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from specjax.models.cache import near, visible
+from specjax.models.cache import causal, near
 from specjax.models.config import ModelConfig
 from specjax.models.layers import Block, _normal, add_norm, norm, rotary, soft_cap
 from specjax.types import Cache
@@ -34,7 +34,7 @@ class Transformer(nnx.Module):
         x_BTD = self._embed(token_BT, position_BT)
         rope, window_rope = self._ropes(position_BT, x_BTD.dtype)
         size = cache.k[0].shape[-2]
-        seen_BTS = visible(cursor_B, token_BT.shape[1], size, mask)
+        seen_BTS = causal(cursor_B, token_BT.shape[1], size) if mask is None else mask
         near_BTS = seen_BTS & near(cursor_B, position_BT, size, c.window) if c.sliding else None
         k, v, tapped = list(cache.k), list(cache.v), {}
         for i in range(c.layers) if layers is None else layers:
