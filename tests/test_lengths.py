@@ -1,4 +1,4 @@
-"""Length policies on their own, and the heuristic one in the loop against the oracle."""
+"""Length policies on their own, and those that learn in the loop against the oracle. See test_lengths_optimal.py too."""
 
 import functools
 
@@ -9,7 +9,8 @@ from loop import VOCAB, drafter, fixed, mixed, random_lm
 from test_decode_oracle import BUDGETS, PROMPTS, SEED, oracle
 
 import specjax
-from specjax import Heuristic, Sampling, decode, reference
+from specjax import Heuristic, Sampling, decode, parts, reference
+from specjax.lengths import BatchTable, Confidence, Entropy, Optimal, StandAside, Tiers
 from specjax.types import Verdict
 
 MODES = {"greedy": Sampling(), "coupled": Sampling(temperature=0.9, coupled=True), "p/q": Sampling(temperature=0.9)}
@@ -45,6 +46,8 @@ def test_fixed_takes_what_is_offered_up_to_k():
         (Heuristic(start=2), [1, 1, 0, 1], [2, 1, 3, 2]),  # one of two is not all, one of one is
         (Heuristic(), [4, 4, 3], [5, 4, 6]),
         (Heuristic(start=50), [0, 9], [7, 6]),  # what cannot be drafted is not counted down through
+        (Tiers(memory=0.5), [3, 3, 0, 0, 0, 9], [3, 3, 7, 3, 3, 1]),  # averages 1, 2, 2.5, 1.25, 0.625, 0.3125; from one half on, up
+        (Tiers(tiers=(2, 9), start=1.5, memory=0), [7, 1, 0], [7, 7, 2]),
     ],
 )
 def test_heuristic_goes_up_by_two_and_down_by_one(policy, rounds, asked):
@@ -53,8 +56,9 @@ def test_heuristic_goes_up_by_two_and_down_by_one(policy, rounds, asked):
 
 def test_rows_that_had_finished_or_drafted_nothing_keep_their_length():
     """Accepted whole, refused, drafted nothing, finished before with a whole and with a refused draft."""
-    state = Heuristic(start=4).observe(Heuristic(start=4).init(5), verdict([4, 4, 0, 4, 4], [4, 3, 0, 4, 0], [5, 4, 1, 0, 0]))
-    assert state.tolist() == [6, 3, 4, 4, 4]
+    seen = verdict([4, 4, 0, 4, 4], [4, 3, 0, 4, 0], [5, 4, 1, 0, 0])
+    assert Heuristic(start=4).observe(Heuristic(start=4).init(5), seen).tolist() == [6, 3, 4, 4, 4]
+    assert Tiers(memory=0.5).observe(Tiers().init(5), seen).tolist() == [2.5, 2, 1, 1, 1]
 
 
 def test_a_draft_cut_short_by_the_offer_counts_as_whole_if_all_of_it_was_accepted():
@@ -62,19 +66,71 @@ def test_a_draft_cut_short_by_the_offer_counts_as_whole_if_all_of_it_was_accepte
 
 
 @pytest.mark.parametrize(
-    ("numbers", "message"),
+    ("policy", "numbers", "message"),
     [
-        (dict(start=0), "length.start=0 must be a whole number of at least 1"),
-        (dict(start=2.5), "length.start=2.5 must be a whole number of at least 1"),
-        (dict(start=float("nan")), "length.start=nan must be"),
-        (dict(start=1, most=0), "length.most=0 must be a whole number of at least 1"),
-        (dict(most=2**40), "length.most=1099511627776 must be a whole number of at least 1 and at most 1073741824"),
-        (dict(start=6, most=5), "length.start=6 must be at most 5, length.most"),
+        (Heuristic, dict(start=0), "length.start=0 must be a whole number of at least 1"),
+        (Heuristic, dict(start=2.5), "length.start=2.5 must be a whole number of at least 1"),
+        (Heuristic, dict(start=float("nan")), "length.start=nan must be"),
+        (Heuristic, dict(start=1, most=0), "length.most=0 must be a whole number of at least 1"),
+        (Heuristic, dict(most=2**40), "length.most=1099511627776 must be a whole number of at least 1 and at most 1073741824"),
+        (Heuristic, dict(start=6, most=5), "length.start=6 must be at most 5, length.most"),
+        (Confidence, dict(threshold=1.01), "length.threshold=1.01 must be at least 0 and at most 1"),
+        (Entropy, dict(gamma=-0.1), "length.gamma=-0.1 must be at least 0"),
+        (Entropy, dict(goal=float("nan")), "length.goal=nan must be at least 0 and at most 1"),
+        (Tiers, dict(memory=2), "length.memory=2 must be at least 0 and at most 1"),
+        *[
+            (Tiers, dict(tiers=bad), "must be whole numbers that ascend from at least 1")
+            for bad in ((), (0, 1), (1, 1), (3, 2), (1.5,), ((1, 2),), "ab", (1, float("nan")))
+        ],
+        *[
+            (BatchTable, dict(table=bad), "must be pairs of whole numbers: rows, which ascend from 1, and a draft length of at least 0")
+            for bad in ((), ((2, 3),), ((1, -1),), ((1, 3), (1, 2)), ((1, 3), (2,)), (1, 3), ((1, 2.5),))
+        ],
+        (Optimal, dict(v=(1.0,)), "length.v=.* must be at least two costs, each above 0"),
+        (Optimal, dict(v=(1.0, 0.0)), "length.v=.* must be at least two costs, each above 0"),
+        (Optimal, dict(weight=0), "length.weight=0 must be at least 0.001"),
+        (Optimal, dict(share=-1), "length.share=-1 must be at least 0 and at most 1"),
+        (StandAside, dict(policy=Tiers(), catch_up=-1), "length.catch_up=-1 must be at least 0"),
+        (StandAside, dict(policy=Optimal()), "length.policy=optimal stands aside by itself: take it alone"),
     ],
 )
-def test_numbers_out_of_range_are_refused(numbers, message):
+def test_numbers_out_of_range_are_refused(policy, numbers, message):
     with pytest.raises(ValueError, match=message):
-        Heuristic(**numbers)
+        policy(**numbers)
+
+
+def test_confidence_is_the_largest_probability_of_the_law():
+    q_BV = np.array([[0.5, 0.3, 0.2], [0.4, 0.4, 0.2], [0.39, 0.31, 0.3], [np.nan] * 3], np.float32)
+    for depth in (1, 5):
+        assert Confidence(threshold=0.4).keep_going(None, q_BV, depth).tolist() == [True, True, False, True]
+    assert Confidence(threshold=1).keep_going(None, np.eye(3, dtype=np.float32), 1).all()
+    assert Confidence().choose(None, np.array([0, 9], np.int32)).tolist() == [0, 9]
+
+
+def test_entropy_bounds_acceptance_by_what_the_draft_does_not_know():
+    """Two equal tokens: 1 - sqrt(0.2 log 2) = 0.6277; four: 1 - sqrt(0.2 log 4) = 0.4735. A certain law passes every threshold."""
+    half, quarter = np.array([0.5, 0.5, 0, 0], np.float32), np.full(4, 0.25, np.float32)
+    q_BV = np.stack([half, half, quarter, quarter, np.eye(4, dtype=np.float32)[0], half * np.nan])
+    policy = Entropy(gamma=0.2)
+    state = policy.init(6)._replace(threshold_B=np.array([0.62, 0.63, 0.47, 0.48, 1.0, 0.5], np.float32))
+    assert policy.keep_going(state, q_BV, 1).tolist() == [True, False, True, False, True, True]
+
+
+def test_the_threshold_of_entropy_follows_acceptance():
+    """Of rows: below the goal, above it, exactly on it, nothing drafted, finished."""
+    policy = Entropy(threshold=0.4, goal=0.5, follow=0.5, smooth=0.9, step=0.1)
+    state = policy.observe(policy.init(5), verdict([4, 4, 4, 0, 4], [0, 4, 2, 0, 4], [1, 5, 3, 1, 0]))
+    np.testing.assert_allclose(state.acceptance_B, [0.25, 0.75, 0.5, 0.5, 0.5])
+    np.testing.assert_allclose(state.threshold_B, [0.41, 0.39, 0.41, 0.4, 0.4], rtol=1e-6)
+    state = policy.observe(state, verdict([2] * 5, [2] * 5, [3] * 5))
+    np.testing.assert_allclose(state.acceptance_B, [0.625, 0.875, 0.75, 0.75, 0.75])
+    np.testing.assert_allclose(state.threshold_B, [0.40, 0.38, 0.40, 0.39, 0.39], rtol=1e-6)
+
+
+def test_the_size_of_the_batch_chooses_its_length():
+    table = BatchTable(table=((1, 7), (4, 3), (16, 0)))
+    assert [table.choose(None, np.full(rows, 9, np.int32)).max() for rows in (1, 3, 4, 15, 16, 40)] == [7, 7, 3, 3, 0, 0]
+    assert table.choose(None, np.array([0, 2, 9], np.int32)).tolist() == [0, 2, 7]
 
 
 def next_length(rounds, start, most):
@@ -127,3 +183,19 @@ def check_row(out, row, k, target, draft, sampling, slow):
 def test_numbers_are_leaves():
     one, other = (jax.tree.flatten(Heuristic(start=s, most=m)) for s, m in ((1, 2), (3, VOCAB)))
     assert one[1] == other[1] and one[0] == [1, 2] and other[0] == [3, 7]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Confidence(threshold=0), Confidence(threshold=0.9)),
+        (Entropy(gamma=1), Entropy(step=0.5)),
+        (Tiers(tiers=(1, 2)), Tiers(tiers=[3, 7], start=2)),
+        (BatchTable(table=((1, 2), (3, 4))), BatchTable(table=[[1, 3], [9, 0]])),
+        (Optimal(v=(1, 2)), Optimal(v=(1.0, 1.5), c=1, rate=1)),
+        (StandAside(policy=Tiers(), v=(1, 2)), StandAside(policy=Tiers(start=3), v=(1.0, 1.5), gain=2)),
+    ],
+)
+def test_other_numbers_are_no_other_program(one, other):
+    shapes = lambda policy: jax.tree.map(lambda x: (x.shape, x.dtype), parts.numbers(policy))
+    assert shapes(one) == shapes(other)

@@ -8,6 +8,8 @@ dispatch is shared out; what is compared takes turns, and the median counts.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import functools
 import resource
 import statistics
@@ -19,8 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import decode, processors, sampling
-from specjax.bench.plan import Experiment
+from specjax import decode, parts, processors, sampling
+from specjax.bench.plan import Experiment, LoadedArm
+from specjax.lengths import match
 from specjax.types import Path, View
 
 TURNS = 4  # of the loop in a timed call
@@ -68,7 +71,7 @@ def costs(experiment: Experiment) -> dict[str, Costs]:
     """Costs of each arm, by its name; arms of one program are measured once."""
     passes = pass_seconds(experiment)
     choices, drafts, measured = {}, {}, {}
-    for arm in experiment.arms:
+    for arm in map(drafting_all, experiment.arms):
         setup = arm.decoder.setup
         law = _alike((setup.processors, setup.sampling))
         if law not in choices:
@@ -80,6 +83,13 @@ def costs(experiment: Experiment) -> dict[str, Costs]:
         v = {w: total[w] / total[1] for w in setup.ladder}
         measured[arm.name] = Costs(v, *(seconds / total[1] for seconds in drafts[program]), total[1])
     return measured
+
+
+def drafting_all(arm: LoadedArm) -> LoadedArm:
+    """The arm with a policy that stops no draft: what a draft costs is not to depend on where it is stopped."""
+    decoder = copy.copy(arm.decoder)
+    decoder.setup = dataclasses.replace(decoder.setup, length=jax.device_put(parts.numbers(match())), kinds=())
+    return arm._replace(decoder=decoder)
 
 
 def program_key(inputs):
@@ -211,7 +221,8 @@ def _drafts(setup, params, state, cursor_B, rises, turns):
         own = setup.drafter.params
         draft, drafter, view = setup.drafter.propose(own, state.drafter, view, root_B, ask_B, draw)
         nodes_B = draft.tree.valid_M.sum(-1, dtype=jnp.int32)
-        cursor_B = cursor_B + nodes_B if rises else jnp.maximum(cursor_B - 1, 0)
+        depth_B = jnp.max(jnp.where(draft.tree.valid_M, draft.tree.depth_M, 0), axis=-1)
+        cursor_B = cursor_B + depth_B + 1 if rises else jnp.maximum(cursor_B - 1, 0)
         drafter = setup.drafter.observe(own, drafter, view._replace(cursor_B=cursor_B), None)
         state = state._replace(cache=view.cache, drafter=drafter)
         return drafted + (nodes_B - 1).sum(), total + draft.token_BM.sum(), state, cursor_B

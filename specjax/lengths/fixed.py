@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
+from specjax.lengths.numbers import EVERYTHING
 from specjax.types import Array, struct
 
 
@@ -25,9 +26,6 @@ class Fixed:
 
     def observe(self, state, verdict):
         return state
-
-
-EVERYTHING = 2**30
 
 
 def match() -> Fixed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from specjax.lengths.fixed import EVERYTHING
+from specjax.lengths.numbers import EVERYTHING
 from specjax.types import Array, struct
 
 
