@@ -1,8 +1,9 @@
 """From a config to the objects of a run: the only place where a string becomes a thing. No ConfigDict travels further.
 
     target  source, dtype                 prompts  source, limit, quick, categories, chat
-    arms    a list of: name, drafter, rule, length, sampling, draft_sampling
+    arms    a list of: name, drafter, rule, length, sampling, draft_sampling, ladder
     max_new_tokens, min_new_tokens, stop, forbidden, processors, logprobs, seed, batch, repeats, samples, refill, ignore_eos
+    record_laws  True, or a mapping of every, drafts, megabytes
 
 A drafter, rule or length is a name, a dotted path to your own (`package.module:Thing`), or a mapping of `name` (either) with its
 numbers: {"name": "ngram", "most": 7}, {"name": "fixed", "k": 3}. So is each processor. Every key is used or refused.
@@ -10,27 +11,45 @@ numbers: {"name": "ngram", "most": 7}, {"name": "fixed", "k": 3}. So is each pro
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import re
 from collections.abc import Mapping
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from specjax import rules, sampling
+from specjax import rules, sampling, shapes
 from specjax.bench.loading import load
-from specjax.bench.plan import Arm, DraftModel, EarlyExitDraft, Plan, Prompts, Target, with_plain_arms
+from specjax.bench.plan import (
+    WITH_WEIGHTS,
+    Arm,
+    BestFirstDraft,
+    DraftModel,
+    EarlyExitDraft,
+    Laws,
+    Plan,
+    Prompts,
+    Target,
+    TreeDraft,
+    with_plain_arms,
+)
 from specjax.bench.schema import make, nearest, within
 from specjax.drafters import NGram, NoDraft
-from specjax.lengths import EVERYTHING, Fixed, Heuristic, match
+from specjax.lengths import EVERYTHING, BatchTable, Confidence, Entropy, Fixed, Heuristic, Optimal, StandAside, Tiers, match
 from specjax.sampling import Sampling
 
-__all__ = ["load", "plan"]
+__all__ = ["load", "plan", "rules_of"]
 
-DRAFTERS = {"none": NoDraft, "ngram": NGram, "model": DraftModel, "early_exit": EarlyExitDraft}
+DRAFTERS = {
+    "none": NoDraft, "ngram": NGram, "model": DraftModel, "early_exit": EarlyExitDraft, "tree": TreeDraft, "best_first": BestFirstDraft,
+}  # fmt: skip
 RULES = {rule.name: rule for rule in rules.ALL}
-LENGTHS = {"fixed": Fixed, "match": match, "heuristic": Heuristic}
+LENGTHS = {"match": match} | {
+    length.name: length for length in (Fixed, Heuristic, Confidence, Entropy, Tiers, Optimal, BatchTable, StandAside)
+}  # fmt: skip
 MOST = 1024  # of what is unrolled, or held at once: drafted tokens, tokens of a match, rows of a batch, letters of a name
 
 
@@ -40,7 +59,7 @@ def plan(config: ConfigDict | Mapping) -> Plan:
     Raises:
       ValueError: an unknown key (names the nearest), a wrong type or a value out of range, in one line.
     """
-    made = make(Plan, _plain(config), "config", target=_target, prompts=_prompts, arms=_arms, processors=_processors)
+    made = make(Plan, _plain(config), "config", target=_target, prompts=_prompts, arms=_arms, processors=_processors, record_laws=_laws)
     for name, high in (("max_new_tokens", 2**20), ("batch", MOST), ("repeats", 2**20), ("samples", 2**20)):
         within(f"config.{name}", getattr(made, name), 1, high)
     within("config.min_new_tokens", made.min_new_tokens, 0, made.max_new_tokens)
@@ -65,6 +84,8 @@ def _check_effect(plan: Plan) -> None:
     sampled = all(arm.sampling.temperature is not None for arm in with_plain_arms(plan.arms))
     if plan.min_new_tokens and plan.ignore_eos and sampled and not plan.stop:
         raise ValueError(f"config.min_new_tokens={plan.min_new_tokens} changes nothing: every arm ignores EOS, and there is no stop string")
+    if plan.record_laws and not any(arm.tells_rules_apart for arm in plan.arms):
+        raise ValueError("config.record_laws changes nothing: no arm drafts at a temperature above 0 without coupled noise")
 
 
 # ---------------------------------------------------------------- the parts of a config
@@ -105,6 +126,15 @@ def _prompts(given, where):
     return made
 
 
+def _laws(given, where):
+    if given is None or isinstance(given, bool):
+        return Laws() if given else None
+    made = make(Laws, given, where)
+    for name, high in (("every", 2**20), ("drafts", MOST), ("megabytes", 2**20)):
+        within(f"{where}.{name}", getattr(made, name), 1, high)
+    return made
+
+
 def _distinct(where, values):
     for value in values:
         if values.count(value) > 1:
@@ -131,11 +161,17 @@ def _arm(given, where):
     most = arm.drafter.most
     if arm.draft_sampling is not None and isinstance(arm.drafter, NGram | NoDraft):
         raise ValueError(f"{where}.draft_sampling changes nothing: the drafts of {arm.drafter.name} are certain")
-    for key in ("rule", "length"):
+    for key in ("rule", "length", "ladder"):
         if arm.plain and getattr(arm, key) is not None:
             raise ValueError(f"{where}.{key} changes nothing: the drafter {arm.drafter.name!r} drafts nothing")
     if arm.draft_sampling is not None and arm.draft_sampling.coupled and not arm.sampling.coupled:
         raise ValueError(f"{where}.draft_sampling.coupled changes nothing: the draft takes the target's noise, which is not coupled")
+    doubts = isinstance(getattr(arm.length, "policy", arm.length), Confidence | Entropy)
+    argmax = arm.draft_sampling is not None and arm.draft_sampling.temperature is None and arm.sampling.temperature is not None
+    if doubts and (isinstance(arm.drafter, NGram) or argmax):
+        raise ValueError(
+            f"{where}.length changes nothing: drafts of an n-gram, or at a temperature 0 of their own, are certain, take 'match'"
+        )
     if isinstance(arm.length, Fixed) and arm.length.k != EVERYTHING:
         within(f"{where}.length.k", arm.length.k, 0, most)
     return arm
@@ -155,29 +191,65 @@ def _sampling(given, where):
 
 
 def _drafter(given, where):
-    made = _part(given, where, DRAFTERS, "propose")
+    made = _part(given, where, DRAFTERS, "propose", shape=_shape)
     if not hasattr(made, "most"):
         raise ValueError(f"{where}: {type(made).__name__} has no `most`, its largest draft")
     if not isinstance(made, NoDraft):
         within(f"{where}.most", made.most, 1, MOST)
+    if isinstance(made, WITH_WEIGHTS):
+        within(f"{where}.noise", made.noise, 0, 1e3)
     if isinstance(made, EarlyExitDraft):
         within(f"{where}.exit_layer", made.exit_layer, 1)
     if isinstance(made, NGram):
         within(f"{where}.max_n", made.max_n, 1, MOST)
         within(f"{where}.min_n", made.min_n, 1, made.max_n)
         within(f"{where}.per_match", made.per_match, 0)
+        within(f"{where}.branches", made.branches, 1, MOST // made.most)
+    return made
+
+
+def _shape(given, where):
+    try:
+        made = shapes.parse(given)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{where}: {error}") from error
+    within(f"{where}: nodes", made.nodes, 2, MOST)
     return made
 
 
 def _rule(given, where):
-    made = _part(given, where, RULES, "__call__")
-    if isinstance(made, rules.Lenient):
-        within(f"{where}.lenience", made.lenience, 1e-6, 1)
+    try:
+        return _part(given, where, RULES, "__call__")
+    except ValueError as error:
+        if str(error).startswith("rule."):  # a number that the rule itself refuses
+            raise ValueError(f"{where.rpartition('.')[0]}.{error}".removeprefix(".")) from error
+        raise
+
+
+def rules_of(text: str) -> list:
+    """The rules that a flag names: "block, lenient(lenience=0.5), package.module.Rule(x=1)".
+
+    Raises:
+      ValueError: it is no such list, or one of them is no rule.
+    """
+    try:
+        parsed = ast.parse(f"[{text}]", mode="eval").body.elts
+        given = []
+        for one in parsed:
+            called = isinstance(one, ast.Call) and not one.args
+            numbers = {keyword.arg: ast.literal_eval(keyword.value) for keyword in one.keywords} if called else {}
+            given.append({**numbers, "name": ast.unparse(one.func if called else one)})
+    except (SyntaxError, ValueError, TypeError, RecursionError):
+        raise ValueError(f"rules={text!r} must be rules like: block, lenient(lenience=0.5), package.module.Rule") from None
+    made = [_rule(_plain(one, "rules"), "rules") for one in given]
+    for one, rule in zip(given, made, strict=True):
+        if any(leaf is rule for leaf in jax.tree.leaves(rule)):
+            raise ValueError(f"rules: {one['name']} is no pytree: make its class a specjax.types.struct")
     return made
 
 
 def _length(given, where):
-    return _part(given, where, LENGTHS, "choose")
+    return _part(given, where, LENGTHS, "choose", policy=_length)
 
 
 def _processors(given, where):
@@ -186,15 +258,15 @@ def _processors(given, where):
     return tuple(_part(one, f"{where}[{i}]", {}, "__call__") for i, one in enumerate(given))
 
 
-def _part(given, where, known: Mapping, method: str):
-    """A plug-in by its name or dotted path, with its numbers."""
+def _part(given, where, known: Mapping, method: str, **parts):
+    """A plug-in by its name or dotted path, with its numbers; `parts` make those fields that plug in themselves."""
     given = {"name": given} if isinstance(given, str) else given
     if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
         raise ValueError(f"{where}={given!r} must be a name, or a mapping with a name")
     name, numbers = given["name"], {k: v for k, v in given.items() if k != "name"}
     thing = known[name] if name in known else _dotted(name, where, known)
     if isinstance(thing, type) and dataclasses.is_dataclass(thing):
-        made = make(thing, numbers, where)
+        made = make(thing, numbers, where, **parts)
     elif isinstance(thing, type) or thing in known.values():
         made = _call(thing, numbers, where)
     elif numbers:

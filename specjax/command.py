@@ -14,8 +14,8 @@ from ml_collections import config_flags
 CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a file with get_config().", lock_config=True)
 
 
-def parse_flags(argv: list[str]) -> list[str]:
-    """absl's own parsing, with errors in one line."""
+def parse_flags(argv: list[str], takes: tuple[str, ...] = ()) -> list[str]:
+    """absl's own parsing, with errors in one line. takes: names of the arguments that are no flags, all of which must be given."""
     try:
         rest = flags.FLAGS(argv)
         if CONFIG.value is not None:
@@ -28,8 +28,10 @@ def parse_flags(argv: list[str]) -> list[str]:
         fail(error)
     except Exception as error:  # whatever the config file raised: it is a program
         fail(ValueError(f"the config file raised {type(error).__name__}: {error}"))
-    if rest[1:]:
-        fail(ValueError(f"argument {rest[1]!r} is not a flag"))
+    if rest[1 + len(takes) :]:
+        fail(ValueError(f"argument {rest[1 + len(takes)]!r} is not a flag"))
+    if len(rest) - 1 < len(takes):
+        fail(ValueError(f"{takes[len(rest) - 1]} is missing"))
     return rest
 
 

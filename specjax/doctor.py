@@ -21,7 +21,7 @@ from absl import app, flags
 import specjax
 from specjax import build, command, lm, prompts
 from specjax.bench import look
-from specjax.bench.plan import DraftModel, Experiment, Plan, Prompts
+from specjax.bench.plan import WITH_WEIGHTS, Experiment, Plan, Prompts
 from specjax.command import CONFIG, fail, one_line, say
 from specjax.models.load import describe, fetch
 
@@ -127,7 +127,7 @@ def examine(plan: Plan, report: Report) -> None:
     """Each part by itself, so that one fault does not hide another; then all together, where all are there."""
     sources = {(plan.target.source, plan.target.dtype): "target"}
     for arm in plan.arms:
-        if isinstance(arm.drafter, DraftModel):
+        if isinstance(arm.drafter, WITH_WEIGHTS):
             sources.setdefault((arm.drafter.source, arm.drafter.dtype or plan.target.dtype), "draft")
     known = {}
     for (source, dtype), role in sources.items():
@@ -183,7 +183,7 @@ def prompt_set(wanted: Prompts, report: Report) -> list | None:
 def together(experiment: Experiment, report: Report) -> None:
     """What only all parts together decide: S, caches, programs, memory."""
     plan, setups = experiment.plan, {arm.name: arm.decoder.setup for arm in experiment.arms}
-    if any(isinstance(arm.drafter, DraftModel) for arm in plan.arms):
+    if any(isinstance(arm.drafter, WITH_WEIGHTS) for arm in plan.arms):
         report.fact("vocabulary", "drafts and target agree")
     longest = max(len(e.tokens) for e in experiment.prompts)
     report.fact("S", f"{experiment.size} slots: a prompt of up to {longest} tokens, {plan.max_new_tokens} new ones, the widest rung")

@@ -67,7 +67,7 @@ def decode(experiment: Experiment, workdir: Workdir, check) -> None:
         paths = look.dump_hlo(experiment, workdir.path / "hlo")
         say(f"text of {len(paths)} programs: {workdir.path / 'hlo'}")
     if PROFILE.value:
-        say(f"profile: open {look.profile(experiment, workdir.path / 'profile')} at https://ui.perfetto.dev")
+        say(f"profile: open {look.profile(sweep.priced(experiment, workdir), workdir.path / 'profile')} at https://ui.perfetto.dev")
     say(f"records, traces and summary: {workdir.path}")
 
 

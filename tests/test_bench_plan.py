@@ -18,10 +18,10 @@ def test_a_plan_is_spelled_out_as_json():
     assert resolved["processors"] == [] and resolved["stop"] == [] and resolved["refill"] is False
     assert resolved["prompts"] == {"source": "own", "limit": None, "quick": False, "categories": ["chat"], "chat": True}
     first, second = resolved["arms"]
-    ngram = {"most": 3, "max_n": 6, "min_n": 2, "per_match": "inf", "params": None}  # JSON has no infinity
+    ngram = {"most": 3, "max_n": 6, "min_n": 2, "per_match": "inf", "branches": 1, "params": None}  # JSON has no infinity
     assert first["drafter"] == {"type": "specjax.drafters.ngram.NGram", **ngram}
     assert first["rule"] == {"type": "specjax.rules.greedy.Greedy"} and first["length"]["k"] == 2
-    assert second["drafter"] == {"type": "specjax.bench.plan.DraftModel", "source": "folder", "most": 7, "dtype": None}
+    assert second["drafter"] == {"type": "specjax.bench.plan.DraftModel", "source": "folder", "most": 7, "dtype": None, "noise": 0.0}
     assert second["length"] == "specjax.bench.plan.with_plain_arms" and second["sampling"]["temperature"] == 0.5
 
 

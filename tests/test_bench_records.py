@@ -67,7 +67,7 @@ def test_a_trace_and_its_record_agree():
     workdir, _ = tiny_run.finished()
     for line in workdir.records():
         with np.load(workdir.path / line["trace"]) as saved:
-            got = Trace(**saved)
+            got = Trace(**{**dict.fromkeys(Trace._fields), **saved})
         emitted = np.concatenate(
             [[*got.token_BNM[n, 1 : got.committed_BN[n]], got.emitted_BN[n]][: got.committed_BN[n]] for n in range(len(got.root_BN))]
         )
@@ -133,6 +133,7 @@ FOREIGN = {
     "record is damaged: seconds.decode": dict(seconds={"prefill": 0.1, "decode": 0.0}),
     "record is damaged: finish should be one of eos, stop, length, nonfinite": dict(finish="zzz"),
     "record is damaged: logprobs should be one for each": dict(logprobs=[0.5] * 99),
+    "record is damaged: price should be at least 0": dict(price={"kl_sum": -1.0, "kl_infinite": 0}),
     "record is damaged: prompt_tokens should be at least 1": dict(prompt_tokens=0),
 }
 
@@ -216,7 +217,7 @@ def test_a_trace_that_was_lost_is_made_again(tmp_path, rest):
     assert [[task.key for task in batch] for batch in seen] == [[line_.key(row)]]
     assert (tmp_path / "records.jsonl").read_bytes() == (whole.path / "records.jsonl").read_bytes()
     with np.load(tmp_path / row["trace"]) as again, np.load(whole.path / row["trace"]) as saved:
-        assert all((again[name] == saved[name]).all() for name in Trace._fields)
+        assert again.files == saved.files and all((again[name] == saved[name]).all() for name in saved.files)
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):

@@ -99,6 +99,22 @@ def test_alpha_is_a_mean_over_judged_places():
     assert summary.alpha([record()]) is None
 
 
+def test_the_price_is_a_mean_over_tokens():
+    priced = lambda tokens, logprobs, kl_sum, infinite=0: {
+        **record(tokens=tokens), "logprobs": logprobs, "price": {"kl_sum": kl_sum, "kl_infinite": infinite},
+    }  # fmt: skip
+    rows = [priced(3, [-1.0, -2.0, -0.5], 0.75), priced(1, [-0.5], 0.25)]
+    assert summary.price(rows) == {"loglikelihood": -1.0, "kl_per_token": 0.25, "kl_infinite": 0.0}
+    one = priced(4, [-1.0] * 4, 0.5, infinite=2)
+    assert summary.price([*rows, one]) == {"loglikelihood": -1.0, "kl_per_token": None, "kl_infinite": 0.25}
+    nothing = {"loglikelihood": None, "kl_per_token": None, "kl_infinite": None}
+    assert summary.price([record()]) == nothing == summary.price([*rows, record()])
+    plain = {k: x for k, x in rows[0].items() if k != "price"}
+    assert summary.price([plain]) == {**nothing, "loglikelihood": -3.5 / 3}
+    assert summary.price([priced(0, [], 0.0)]) == nothing
+    assert summary.price([priced(1, [None], None)]) == {**nothing, "kl_infinite": 0.0}  # what was not finite is not known
+
+
 def test_rates_are_conditional():
     rows = [record(drafted=[2, 2, 1, 3], accepted=[2, 1, 0, 0])]
     assert summary.rates(rows) == [0.5, 0.5, None]

@@ -1,3 +1,4 @@
+import json
 import pathlib
 import runpy
 
@@ -61,6 +62,31 @@ def test_absent_leaves_the_choice_to_the_decoder_and_match_takes_all():
         arm = arms(dict(name="a", drafter="ngram", **extra))[1]
         assert arm.length is None and arm.rule is None and arm.sampling == Sampling()
     assert arms(dict(name="a", drafter="ngram", length="match"))[1].length == match()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        dict(name="confidence", threshold=0.5),
+        dict(name="entropy", gamma=0.5, step=0),
+        dict(name="tiers", tiers=(2, 5)),
+        dict(name="optimal", rate=0.5),
+        dict(name="optimal", v=(1, 1.5), c=0.25),
+        dict(name="batch_table", table=((1, 7), (8, 2))),
+        dict(name="stand_aside", policy=dict(name="heuristic", start=2), gain=2),
+    ],
+    ids=str,
+)
+def test_a_length_is_named_with_its_numbers_and_spelled_out(given):
+    draft = dict(name="a", drafter=dict(name="model", source="x"), sampling=dict(temperature=1.0), length=given, ladder=(1, 8))
+    plan = build.plan(config(arms=[draft]))
+    length, spelled = plan.arms[1].length, json.loads(json.dumps(plan.resolved()["arms"][1], allow_nan=False))
+    assert length.name == given["name"] and plan.arms[1].ladder == (1, 8) and spelled["ladder"] == [1, 8]
+    for name, value in given.items():
+        if name == "policy":
+            assert length.policy == Heuristic(start=2) and spelled["length"]["policy"]["start"] == 2
+        elif name != "name":
+            assert np.array_equal(getattr(length, name), value) and np.array_equal(spelled["length"][name], value)
 
 
 def test_temperature_zero_is_greedy():
@@ -174,7 +200,18 @@ BAD = {
     r"arms\[0\].length: .*unexpected keyword argument 'tims'": config(arms=[{**NGRAM, "length": dict(name="test_build:Double", tims=3)}]),
     r"arms\[0\].sampling.top_p changes nothing at temperature 0": config(arms=[{**NGRAM, "sampling": dict(temperature=0, top_p=0.5)}]),
     r"arms\[0\].rule changes nothing: the drafter 'none' drafts nothing": config(arms=[dict(name="a", drafter="none", rule="greedy")]),
-    r"arms\[0\].length changes nothing": config(arms=[dict(name="a", length="match")]),
+    r"arms\[0\].length changes nothing: the drafter 'none' drafts nothing": config(arms=[dict(name="a", length="match")]),
+    r"arms\[0\].ladder changes nothing: the drafter 'none' drafts nothing": config(arms=[dict(name="a", ladder=(1,))]),
+    r"arms\[0\].ladder=\[1, 2.5\] must be a list of int": config(arms=[{**NGRAM, "ladder": (1, 2.5)}]),
+    r"arms\[0\].length changes nothing: drafts of an n-gram or at .*, take 'match'": config(arms=[{**NGRAM, "length": "confidence"}]),
+    r"arms\[0\].length changes nothing: drafts of an n-gram or at temperature 0": config(
+        arms=[dict(name="a", drafter=dict(name="model", source="x"), length=dict(name="stand_aside", policy="entropy"))]
+    ),
+    r"arms\[0\].length.policy.k is missing": config(arms=[{**NGRAM, "length": dict(name="stand_aside", policy="fixed")}]),
+    r"arms\[0\].length.policy is missing": config(arms=[{**NGRAM, "length": "stand_aside"}]),
+    r"arms\[0\].length.thresold is not a key: .*; did you mean 'threshold'?": config(
+        arms=[{**NGRAM, "length": dict(name="confidence", thresold=1)}]
+    ),
     r"arms\[0\].draft_sampling.coupled changes nothing: the draft takes the target's noise, which is not coupled": config(
         arms=[dict(name="a", drafter=dict(name="model", source="x"), draft_sampling=dict(temperature=1, coupled=True))]
     ),

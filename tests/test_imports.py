@@ -6,26 +6,28 @@ import pathlib
 
 import specjax
 
-CORE = ["types", "shapes", "sampling", "stops", "processors", "ingest", "state", "verify", "commit", "trace", "decode"]
+CORE = ["types", "shapes", "ancestry", "sampling", "stops", "processors", "ingest", "state", "verify", "commit", "trace", "decode"]
 PLUGINS = ["models", "drafters", "rules", "lengths"]
 ALLOWED = {  # module of specjax -> those it may import, with all below them; '' is specjax/__init__.py, the API
     "types": [],
     "sampling": ["types"],
+    "ancestry": ["types"],
     "ingest": ["types"],
     "stops": ["types"],
     "processors": ["types", "sampling"],
     "state": ["types", "sampling", "stops"],
-    "verify": ["types", "sampling", "processors", "state"],
-    "commit": ["types", "state", "verify"],
-    "trace": ["types", "state", "verify"],
-    "decode": ["types", "sampling", "processors", "ingest", "state", "verify", "commit", "trace"],
+    "verify": ["types", "ancestry", "sampling", "processors", "state"],
+    "commit": ["types", "ancestry", "state", "verify"],
+    "price": ["types", "sampling"],
+    "trace": ["types", "ancestry", "state", "verify", "price"],
+    "decode": ["types", "ancestry", "sampling", "processors", "ingest", "state", "verify", "commit", "trace"],
     "reference": [],
     "shapes": [],
     "models": ["types", "models"],
-    "drafters": ["types", "sampling", "ingest", "shapes", "models", "drafters"],
+    "drafters": ["types", "ancestry", "sampling", "ingest", "shapes", "models", "drafters"],
     "rules": ["types", "sampling", "rules"],
     "lengths": ["types", "theory", "lengths"],
-    "theory": ["theory"],
+    "theory": ["shapes", "theory"],
     "prompts": ["models.load"],
     "lm": ["models"],
     "parts": ["lm", *CORE, *PLUGINS],
@@ -33,12 +35,18 @@ ALLOWED = {  # module of specjax -> those it may import, with all below them; ''
     "decoder": ["lm", "parts", *CORE, *PLUGINS],
     "api": ["lm", "parts", "decoder", "refill", "state"],
     "": ["api", *CORE, *PLUGINS],
-    "bench": ["", "api", "refill", *CORE, *PLUGINS, "theory", "prompts", "bench"],
+    "bench": ["", "api", "parts", "refill", *CORE, *PLUGINS, "theory", "prompts", "bench"],
     "report": ["types", "theory", "bench", "report"],
+    "report.methods": [*PLUGINS, "command"],
     "build": ["", "api", *CORE, *PLUGINS, "theory", "prompts", "bench"],
     "signals": [],
     "command": [],
     "run": ["", "api", *CORE, *PLUGINS, "theory", "prompts", "bench", "report", "build", "command", "signals"],
+    "certify": ["types", "shapes", "certify"],
+    **{f"certify.{part}": ["", "lm", *CORE, *PLUGINS, "certify"] for part in ("loop", "drafter", "toys")},
+    "certify.__main__": ["rules", "certify", "build", "command"],
+    "best_tree": ["theory", "bench", "command"],
+    "replay": ["bench", "report", "build", "command"],
     "doctor": ["", "api", "lm", *CORE, *PLUGINS, "prompts", "bench", "build", "command"],
 }
 OUTSIDE = {  # package that is not ours -> the only modules of specjax that may import it

@@ -20,7 +20,7 @@ from loop import Coins, Texts, UpAndDown
 
 import specjax
 from specjax import Lenient, Sampling, Speculative, reference, refill
-from specjax.lengths import EVERYTHING, Fixed, Heuristic
+from specjax.lengths import EVERYTHING, Confidence, Fixed, Heuristic
 from specjax.models.toy import TableModel
 from specjax.types import struct
 
@@ -49,7 +49,7 @@ SHAPES = {
     "ngram, greedy": Shape("ngram", "greedy", (1, 3, 6), 3, 1, 5),
     "model, greedy": Shape("model", "greedy", (1, 4), 4, 2, 5, "heuristic"),
     "model, greedy, refilled": Shape("model", "greedy", (4,), 4, 1, 8, "up and down", frozenset({"eos", "stop"}), batch=2),
-    "model, coupled": Shape("model", "coupled", (6,), 4, 1, 8),
+    "model, coupled": Shape("model", "coupled", (6,), 4, 1, 8, "confidence"),
     "ngram, coupled": Shape("ngram", "coupled", (1, 4), 1, 2, 5, "up and down", EVERY - {"eos", "penalties"}),
     "model, p/q": Shape("model", "p/q", (1, 5), 3, 1, 5, "heuristic"),
     "ngram, lenient": Shape("ngram", "lenient", (3,), 4, 1, 8, "fixed", frozenset({"eos", "penalties"})),
@@ -68,6 +68,7 @@ class Case:
     ids: list[int]
     k: int
     start: int
+    threshold: float
     per_match: float
     lenience: float
     how: dict
@@ -123,6 +124,7 @@ def cases(draw, shape: Shape):
         ids=rows(st.integers(0, 2**32 - 1), unique=True),
         k=draw(st.sampled_from([*range(most + 1), EVERYTHING])),
         start=draw(st.integers(1, 6)),
+        threshold=draw(st.sampled_from([0.0, 0.37, 0.61, 0.83])),  # no law of these tables has one of them as its largest number
         per_match=draw(st.sampled_from([math.inf, 1.0, 0.5])),
         lenience=draw(st.sampled_from([1.0, 0.5, 0.25])),
         how=how,
@@ -155,6 +157,7 @@ def decoder(shape: Shape, case: Case) -> specjax.Decoder:
         rule={"p/q": Speculative(), "lenient": Lenient(lenience=case.lenience)}.get(shape.mode),
         length={
             "fixed": Fixed(k=case.k),
+            "confidence": Confidence(threshold=case.threshold),
             "heuristic": Heuristic(start=case.start),
             "up and down": UpAndDown(),
         }[shape.length],
@@ -219,7 +222,11 @@ def draft_of(shape: Shape, case: Case, prompt: int):
         offer = min(follow, most, case.per_match * n if n else 0)
         return reference.one_hot(committed[start + len(drafted)], shape.vocab) if len(drafted) + 1 <= offer else None
 
-    return {"none": lambda *_: None, "ngram": look_up, "model": lambda committed, drafted: q(committed + drafted)}[shape.drafter]
+    def model(committed, drafted):
+        law = q(committed + drafted)
+        return law if shape.length != "confidence" or law.max() >= case.threshold else None
+
+    return {"none": lambda *_: None, "ngram": look_up, "model": model}[shape.drafter]
 
 
 def length_of(shape: Shape, case: Case):
@@ -238,7 +245,7 @@ def length_of(shape: Shape, case: Case):
             k = min(k + 1, 3) if accepted == drafted else max(k - 1, 1)
         return k
 
-    return {"fixed": min(case.k, most), "heuristic": heuristic, "up and down": up_and_down}[shape.length]
+    return {"fixed": min(case.k, most), "confidence": most, "heuristic": heuristic, "up and down": up_and_down}[shape.length]
 
 
 def oracle(shape: Shape, case: Case, row: int) -> reference.Decoded:

@@ -1,4 +1,4 @@
-"""The examples of the README run, and its table of rules is that of the code."""
+"""The examples of the README run. Its tables of methods: `test_report_methods.py`."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import specjax
-from specjax import build, rules
+from specjax import build
 from specjax.models.load.fetch import SMOLLM2
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -41,13 +41,6 @@ def test_a_rule_of_your_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     counts = run(example("from my_module import Bold"))["out"].counts
     assert counts["tokens"].tolist() == [64] and counts["accepted"][0] > 0 and counts["rejected"][0] > 0
-
-
-@pytest.mark.parametrize("rule", rules.ALL)
-def test_the_table_of_rules(rule):
-    [row] = [line for line in README.splitlines() if line.startswith(f"| `{rule.name}` |")]
-    _, exact, equation, paper = (cell.strip() for cell in row.strip("|").split("|"))
-    assert exact.startswith("yes") == rule.exact and equation == rule.equation and paper == rule.paper
 
 
 def test_version():

@@ -11,6 +11,7 @@ def row(name, value, **more):
     return {
         "name": name, "baseline": "plain", "exact": True, "tokens_per_second": 30.0, "speedup": speedup, "tokens_per_pass": 1.5,
         "predicted_speedup": 1.75, "alpha": 0.5, "c": 0.125, "v": {"1": 1.0, "8": 1.65}, "time_to_first_token": 0.25,
+        "loglikelihood": None, "kl_per_token": None, "kl_infinite": None,
         "peak_memory_bytes": 2**21, "matches_plain": {"equal": 3, "ties": 1, "bugs": 0, "followed": 0},
         "by_category": {"chat": {"prompts": 4, "speedup": speedup}}, **more,
     }  # fmt: skip
@@ -22,7 +23,7 @@ SUMMARY = {
         row("plain", 1.0, speedup={"value": 1.0, "low": 1.0, "high": 1.0}, alpha=None, matches_plain=None, v={"1": 1.0}),
         row("slow", 1.25),
         row("quick", 2.0),
-        row("loose", 9.0, exact=False),
+        row("loose", 9.0, exact=False, loglikelihood=-1.25, kl_per_token=0.0625, kl_infinite=0.0),
     ],
     "differences": [
         {
@@ -53,6 +54,7 @@ def test_the_table_shows_each_metric():
         "30.0",
         "2.00",
         "(1.75-2.25)",
+        *["-", "-"],
         "1.75",
         "1.50",
         "0.50",
@@ -62,7 +64,7 @@ def test_the_table_shows_each_metric():
         *["0.250", "s", "2", "MiB", "3/1/0"],
     ]
     assert cells["plain"][1:3] == ["30.0", "1.00"] and cells["plain"][-1] == "-"
-    assert cells["loose"][1] == "(inexact)"
+    assert cells["loose"][1] == "(inexact)" and cells["loose"][5:7] == ["-1.25", "0.0625"]
     assert "tie: quick, q, new token 7: 6 where plain has 5, gap 2.0e-05" in lines
 
 
@@ -71,6 +73,13 @@ def test_a_difference_names_its_sample_repeat_and_turn_where_they_are_not_the_fi
     assert table.differences({"differences": [difference]}) == [
         "tie: quick, q, sample 2, turn 1, new token 7: 6 where plain has 5, gap 2.0e-05"
     ]
+
+
+def test_the_price_of_rules_is_shown_only_where_one_is_not_exact():
+    assert "KL/tok" in shown(SUMMARY) and "loglik/tok" in shown(SUMMARY)
+    assert "KL/tok" not in (text := shown({**SUMMARY, "arms": SUMMARY["arms"][:3]})) and "loglik" not in text
+    assert table.kl({"kl_per_token": None, "kl_infinite": 0.034}) == "inf at 3.4%"
+    assert table.kl({"kl_per_token": None, "kl_infinite": None}) == "-"
 
 
 def test_what_followed_a_difference_and_what_was_not_timed():

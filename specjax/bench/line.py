@@ -41,6 +41,12 @@ class Seconds:
 
 
 @dataclasses.dataclass(frozen=True)
+class Price:
+    kl_sum: float | None
+    kl_infinite: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Line:
     """The fields of a line of records.jsonl."""
 
@@ -64,13 +70,14 @@ class Line:
     peak_memory_bytes: int
     trace: str
     logprobs: tuple[float | None, ...] | None = None
+    price: Price | None = None
 
 
 def checked(row: dict, where: str) -> dict:
     """A record as it is, if its fields are those of `Line`."""
     if row.get("schema") != SCHEMA:
         raise ValueError(f"{where}: schema={row.get('schema')!r}, but this version reads {SCHEMA}: name another folder")
-    parts = {"counts": Counts, "rounds": Rounds, "seconds": Seconds}
+    parts = {"counts": Counts, "rounds": Rounds, "seconds": Seconds, "price": Price}
     made = make(Line, row, f"{where}: record", **{name: functools.partial(make, cls) for name, cls in parts.items()})
     if not len(made.rounds.drafted) == len(made.rounds.accepted) >= 1:
         raise ValueError(f"{where}: record.rounds={row['rounds']} must be two lists of one length, of at least 1")
@@ -93,6 +100,7 @@ def _sums(made: Line) -> dict[str, bool]:
         "counts.drafted should be accepted + rejected + cut": counts.drafted == counts.accepted + counts.rejected + counts.cut,
         "logprobs should be one for each of token_ids": made.logprobs is None or len(made.logprobs) == len(made.token_ids),
         f"finish should be one of {', '.join(ENDED)}": made.finish in ENDED,
+        "price should be at least 0": made.price is None or min(made.price.kl_sum or 0, made.price.kl_infinite) >= 0,
         "prompt_tokens should be at least 1": made.prompt_tokens >= 1,
         "seconds.decode should be above 0": 0 < made.seconds.decode < math.inf,
     }
@@ -106,7 +114,7 @@ def key(record: dict) -> tuple:
 def record(task: Task, prompt_tokens: int, output: Output, row: int, seconds: dict, peak: int) -> tuple[dict, object]:
     """(record, trace) of one row of an output. prompt_tokens: of this turn. seconds: of each phase, this row's share."""
     rounds = int(output.counts["passes"][row])
-    trace = type(output.trace)(*(x[row, :rounds] for x in output.trace))
+    trace = type(output.trace)(*(x if x is None else x[row, :rounds] for x in output.trace))
     judged = judged_places(trace)
     counts = {name: int(count[row]) for name, count in output.counts.items()}
     line = {
@@ -118,12 +126,14 @@ def record(task: Task, prompt_tokens: int, output: Output, row: int, seconds: di
         "counts": {**counts, "judged": int(judged.sum())},
         "overlap_sum": finite(trace.overlap_BNM[judged].sum()),
         "expected_sum": finite(trace.expected_BN.sum()),
-        "rounds": {"drafted": trace.drafted_BN.tolist(), "accepted": trace.stop_BN.tolist()},
+        "rounds": {"drafted": trace.drafted_BN.tolist(), "accepted": accepted(trace).tolist()},
         "seconds": seconds,
         "peak_memory_bytes": peak,
     }
     if output.logprobs is not None:
         line["logprobs"] = [finite(x) for x in output.logprobs[row]]
+    if trace.kl_BNM is not None:
+        line["price"] = price(trace)
     return line, trace
 
 
@@ -149,9 +159,34 @@ def finite(number) -> float | None:
 
 
 def judged_places(trace) -> np.ndarray:
-    """bool [N, M]: nodes whose drafted child the rule looked at, so all before the first refusal and that one."""
+    """bool [N, M]: nodes whose drafted children the rule looked at, so all before the first refusal and that one."""
     node = np.arange(trace.overlap_BNM.shape[1])
-    return (node < trace.drafted_BN[:, None]) & (node <= trace.stop_BN[:, None])
+    if trace.up_BNM is None:
+        return (node < trace.drafted_BN[:, None]) & (node <= trace.stop_BN[:, None])
+    parents = np.zeros_like(trace.up_BNM, bool)
+    round_, child = np.nonzero(trace.up_BNM)
+    parents[round_, child - trace.up_BNM[round_, child]] = True
+    return parents & _on_path(trace)
+
+
+def accepted(trace) -> np.ndarray:
+    """[N]: drafts that the rule accepted in each round, the depth of the node where it ended."""
+    return trace.stop_BN if trace.up_BNM is None else _on_path(trace).sum(1) - 1
+
+
+def _on_path(trace) -> np.ndarray:
+    """bool [N, M]: the nodes from the root to where each round of trees ended."""
+    on, at, rounds = np.zeros_like(trace.up_BNM, bool), trace.stop_BN.copy(), np.arange(len(trace.stop_BN))
+    for _ in range(on.shape[1]):
+        on[rounds, at] = True
+        at = at - trace.up_BNM[rounds, at]
+    return on
+
+
+def price(trace) -> dict:
+    """KL(m || p) over the places of committed tokens: their sum where it is finite, and at how many it is not."""
+    kl = trace.kl_BNM[np.arange(trace.kl_BNM.shape[1]) < trace.committed_BN[:, None]]
+    return {"kl_sum": finite(kl[~np.isinf(kl)].sum()), "kl_infinite": int(np.isinf(kl).sum())}
 
 
 def slug(name: str) -> str:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+import zlib
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from specjax import LM, Decoder, api
-from specjax.bench import turns
-from specjax.bench.plan import Arm, DraftModel, EarlyExitDraft, Encoded, Experiment, LoadedArm, Plan, Task, baseline
+from specjax.bench import laws, turns
+from specjax.bench.plan import WITH_WEIGHTS, Arm, EarlyExitDraft, Encoded, Experiment, LoadedArm, Plan, Task, baseline
+from specjax.bench.pricing import unpriced
 from specjax.drafters import EarlyExit
+from specjax.parts import check_vocabularies
 from specjax.prompts import load as load_prompts
 
 
@@ -35,9 +40,10 @@ def load(plan: Plan, load_model: Callable[[str, str | None], LM] = load_lm) -> E
     if plan.refill and plan.batch >= len(given):
         raise ValueError(f"config.refill=True changes nothing: batch={plan.batch} rows hold all prompts ({len(given)}) at once")
     load_once = functools.cache(load_model)  # the same weights may serve as target and draft
+    load_draft = functools.cache(lambda source, dtype, noise: noised(load_once(source, dtype), noise, plan.seed))
     target = load_once(plan.target.source, plan.target.dtype)
     jax.block_until_ready(target.params)
-    arms = tuple(_load_arm(plan, arm, target, load_once) for arm in plan.arms)
+    arms = tuple(_load_arm(plan, arm, target, load_draft) for arm in plan.arms)
     prompts = tuple(turns.encode(target, prompt, chat) for prompt in given)
     needed = max(_positions(plan, target, encoded) for encoded in prompts) + max(arm.decoder.setup.ladder[-1] for arm in arms)
     experiment = Experiment(
@@ -49,7 +55,23 @@ def load(plan: Plan, load_model: Callable[[str, str | None], LM] = load_lm) -> E
         load_seconds=time.perf_counter() - began,
     )
     _check_ids(experiment)
+    laws.check(experiment)
     return experiment
+
+
+def noised(lm: LM, share: float, seed: int) -> LM:
+    """A worse model: every matrix of its layers with Gaussian noise of `share` of its own standard deviation, by seed and name."""
+    if not share:
+        return lm
+
+    def worse(path, x):
+        name = jax.tree_util.keystr(path)
+        if isinstance(x, jax.ShapeDtypeStruct) or x.ndim < 2 or not name.startswith("['layers']"):
+            return x
+        drawn = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(x.shape, np.float32)
+        return x + (share * jnp.std(x)).astype(x.dtype) * jnp.asarray(drawn).astype(x.dtype)
+
+    return dataclasses.replace(lm, params=jax.tree_util.tree_map_with_path(worse, lm.params))
 
 
 def _positions(plan: Plan, target, encoded: Encoded) -> int:
@@ -84,29 +106,38 @@ def _check_ids(experiment: Experiment) -> None:
 
 def _load_arm(plan: Plan, arm: Arm, target: LM, load_draft) -> LoadedArm:
     drafter = arm.drafter
-    if isinstance(drafter, DraftModel):
-        draft = load_draft(drafter.source, drafter.dtype or plan.target.dtype)
-        drafter = api.as_drafter(target, draft, drafter.most)
+    if isinstance(drafter, WITH_WEIGHTS):
+        draft = load_draft(drafter.source, drafter.dtype or plan.target.dtype, drafter.noise)
+        check_vocabularies(target, draft)
     try:
+        if isinstance(drafter, WITH_WEIGHTS):
+            drafter = drafter.over(draft)
         if isinstance(drafter, EarlyExitDraft):
             drafter = EarlyExit(model=target.model, exit_layer=drafter.exit_layer, most=drafter.most)
         decoder = Decoder(
             target,
             drafter=drafter,
             rule=arm.rule,
-            length=arm.length,
+            length=unpriced(arm, drafter),
             sampling=arm.sampling,
             draft_sampling=arm.draft_sampling,
+            ladder=arm.ladder,
             seed=plan.seed,
             eos=() if plan.ignore_eos and arm.sampling.temperature is not None else None,
             stop=plan.stop,
             min_new_tokens=plan.min_new_tokens,
             forbidden=plan.forbidden,
             processors=plan.processors,
-            logprobs=plan.logprobs,
+            logprobs=plan.logprobs or _shows_price(plan, arm),
         )
     except ValueError as error:
         raise ValueError(f"arm {arm.name!r}: {error}") from error
     plain = baseline(arm, plan.arms)
     same = plain.sampling == arm.sampling and arm.sampling.one_hot and decoder.setup.rule.exact
     return LoadedArm(arm.name, decoder, plain.name, same and plain is not arm)
+
+
+def _shows_price(plan: Plan, arm: Arm) -> bool:
+    """Whether an arm is not exact, or one that is not is measured against it."""
+    lossy = [other for other in plan.arms if other.rule is not None and not other.rule.exact]
+    return any(arm is other or arm is baseline(other, plan.arms) for other in lossy)

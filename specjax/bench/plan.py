@@ -19,8 +19,11 @@ import numpy as np
 from specjax import LM, Decoder, NoDraft, Sampling
 from specjax.api import sample_id
 from specjax.bench.schema import nearest
+from specjax.drafters import BestFirst, ModelDrafter, TreeDrafter
+from specjax.drafters.tree import DRAWN
 from specjax.models.load.names import DTYPES
 from specjax.prompts import Prompt
+from specjax.shapes import Shape
 
 PLAIN, GREEDY = NoDraft(), Sampling()
 
@@ -49,14 +52,66 @@ class Prompts:
 
 @dataclasses.dataclass(frozen=True)
 class DraftModel:
-    """A drafter whose weights are not loaded yet. most: largest draft."""
+    """A drafter whose weights are not loaded yet. most: largest draft.
+
+    noise: to make a worse draft of a good model, every matrix of its layers gets Gaussian noise of this share of its own standard
+    deviation; embeddings, norms and head stay as they are.
+    """
 
     source: str
     most: int = 7
     dtype: str | None = None
+    noise: float = 0.0
 
     def __post_init__(self):
         _check_dtype("drafter", self.dtype)
+
+    def over(self, draft: LM) -> ModelDrafter:
+        return ModelDrafter(model=draft.model, params=draft.params, most=self.most)
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeDraft:
+    """A drafter of trees of a fixed shape, as `specjax.TreeDrafter`, whose weights are not loaded yet. noise: as in `DraftModel`."""
+
+    source: str
+    shape: Shape
+    drawn: str = "without_replacement"
+    dtype: str | None = None
+    noise: float = 0.0
+
+    def __post_init__(self):
+        _check_dtype("drafter", self.dtype)
+        if self.drawn not in DRAWN:
+            raise ValueError(f"drafter.drawn={self.drawn!r} must be one of {', '.join(DRAWN)}{nearest(self.drawn, DRAWN)}")
+
+    @property
+    def most(self) -> int:
+        return self.shape.depth
+
+    def over(self, draft: LM) -> TreeDrafter:
+        return TreeDrafter(model=draft.model, params=draft.params, shape=self.shape, drawn=self.drawn)
+
+
+@dataclasses.dataclass(frozen=True)
+class BestFirstDraft:
+    """A drafter of trees that grow, as `specjax.BestFirst`, whose weights are not loaded yet. noise: as in `DraftModel`."""
+
+    source: str
+    nodes: int = 16
+    most: int = 5
+    beam: int = 4
+    dtype: str | None = None
+    noise: float = 0.0
+
+    def __post_init__(self):
+        _check_dtype("drafter", self.dtype)
+
+    def over(self, draft: LM) -> BestFirst:
+        return BestFirst(model=draft.model, params=draft.params, nodes=self.nodes, most=self.most, beam=self.beam)
+
+
+WITH_WEIGHTS = DraftModel, TreeDraft, BestFirstDraft
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +124,8 @@ class EarlyExitDraft:
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """One way to decode. rule None: greedy matching or the p/q rule, as the sampling asks. length None: all that is offered."""
+    """One way to decode. rule None: greedy matching or the p/q rule, as the sampling asks. length None: all that is offered. ladder:
+    widths of verification, as `specjax.Decoder` takes them."""
 
     name: str
     drafter: Any = PLAIN
@@ -77,10 +133,28 @@ class Arm:
     length: Any | None = None
     sampling: Sampling = GREEDY
     draft_sampling: Sampling | None = None
+    ladder: tuple[int, ...] | None = None
 
     @property
     def plain(self) -> bool:
         return isinstance(self.drafter, NoDraft)
+
+    @property
+    def tells_rules_apart(self) -> bool:
+        """Whether it drafts for a target that samples with coins of its own: where tokens are certain all exact rules do the same."""
+        return not self.plain and not self.sampling.one_hot
+
+
+@dataclasses.dataclass(frozen=True)
+class Laws:
+    """Which drafts are recorded with their whole laws, see `specjax.bench.laws`.
+
+    every: a root at so many places of a plain arm's output. drafts: at each root. megabytes: of all, before compression, at most.
+    """
+
+    every: int = 16
+    drafts: int = 1
+    megabytes: int = 300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +162,7 @@ class Plan:
     """A checked run. max_new_tokens: of each turn. stop, min_new_tokens, forbidden, processors, logprobs: as `specjax.Decoder` takes them.
 
     samples: of each prompt by each arm that samples. refill: rows of a batch take the next prompt as they finish. ignore_eos: arms that
-    sample do not end at EOS (stop strings end them all the same).
+    sample do not end at EOS (stop strings end them all the same). record_laws: after the arms ran, for `specjax.replay`.
     """
 
     target: Target
@@ -106,6 +180,7 @@ class Plan:
     samples: int = 1
     refill: bool = False
     ignore_eos: bool = True
+    record_laws: Laws | None = None
 
     def resolved(self) -> dict:
         """The plan as JSON, everything spelled out."""
@@ -230,11 +305,13 @@ def _resolved(thing):
         kind = type(thing)
         fields = {f.name: _resolved(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
         ours = kind.__module__ == __name__
-        return fields if ours and kind not in (DraftModel, EarlyExitDraft) else {"type": f"{kind.__module__}.{kind.__qualname__}", **fields}
-    if isinstance(thing, list | tuple):
-        return [_resolved(x) for x in thing]
+        return (
+            fields if ours and kind not in (*WITH_WEIGHTS, EarlyExitDraft) else {"type": f"{kind.__module__}.{kind.__qualname__}", **fields}
+        )
     if isinstance(thing, np.ndarray | np.generic):
         thing = thing.tolist()
+    if isinstance(thing, list | tuple):
+        return [_resolved(x) for x in thing]
     if isinstance(thing, float) and not math.isfinite(thing):
         return str(thing)  # JSON has no infinity
     if thing is None or isinstance(thing, bool | int | float | str):

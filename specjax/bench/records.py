@@ -88,7 +88,7 @@ class Workdir:
 
     def save_trace(self, record: dict, trace) -> None:
         part = self.path / "traces" / ".part.npz"
-        np.savez_compressed(part, **trace._asdict())
+        np.savez_compressed(part, **{name: x for name, x in trace._asdict().items() if x is not None})
         part.replace(self.path / record["trace"])
 
     def has_trace(self, record: dict) -> bool:

@@ -66,6 +66,7 @@ def arm_row(name: str, own: Sequence[dict], plain: Sequence[dict], batch: Mappin
         "tokens_per_pass": counts["tokens"] / counts["passes"],
         "expected_tokens_per_pass": None if expected is None else 1 + expected / counts["passes"],
         "alpha": alpha(own),
+        **price(own),
         "rates": rates(own),
         **counts,
         "prefill_seconds": _sum([r["seconds"]["prefill"] for r in own]),
@@ -97,6 +98,20 @@ def alpha(rows: Sequence[dict]) -> float | None:
     """Mean overlap 1 - TV(p, q) over the places the rule judged; None where nothing was drafted, or a record has none."""
     judged, overlap = sum(r["counts"]["judged"] for r in rows), _total(rows, "overlap_sum")
     return None if overlap is None or not judged else overlap / judged
+
+
+def price(rows: Sequence[dict]) -> dict[str, float | None]:
+    """What tells how far an arm's tokens are from the target's law; None where the records do not say, or it is infinite."""
+    tokens, logprobs, prices = totals(rows)["tokens"], [r.get("logprobs") for r in rows], [r.get("price") for r in rows]
+    known, priced = tokens and None not in logprobs, tokens and None not in prices
+    likely = _sum([x for row in logprobs for x in row]) if known else None
+    infinite = sum(r["kl_infinite"] for r in prices) if priced else None
+    away = _sum([r["kl_sum"] for r in prices]) if infinite == 0 else None
+    return {
+        "loglikelihood": None if likely is None else likely / tokens,
+        "kl_per_token": None if away is None else away / tokens,
+        "kl_infinite": None if infinite is None else infinite / tokens,
+    }
 
 
 def rates(rows: Sequence[dict]) -> list[float | None]:

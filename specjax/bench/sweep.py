@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import decode
-from specjax.bench import agree, line, manifest, measure, streams, summary, turns
+from specjax.bench import agree, laws, line, manifest, measure, pricing, streams, summary, turns
 from specjax.bench.plan import Experiment, LoadedArm, Task
 from specjax.bench.records import Kept, Workdir
 from specjax.state import State
@@ -70,16 +70,28 @@ def _whole(experiment: Experiment, workdir: Workdir, command, say, progress) -> 
         costs = measure.costs(experiment)
         notes = {**manifest.manifest(experiment, command, compile_seconds, costs), "wall_seconds": 0.0}
         workdir.write("manifest.json", notes)
+    costs = _costs(experiment, notes)
+    experiment = pricing.priced(experiment, costs)
     try:
         warm_up(experiment)
         run(experiment, workdir, progress)
         rows = list(workdir.records())
-        costs = manifest.costs(notes, [arm.name for arm in experiment.arms], "manifest.json")
         result = summary.summarise(experiment, rows, costs, notes["seconds"]["compile"], *agree.compare(experiment, rows))
         workdir.write("summary.json", result)
+        if plan.record_laws:
+            laws.record(experiment, workdir, say, progress)
     finally:
         workdir.write("manifest.json", {**notes, "wall_seconds": notes["wall_seconds"] + time.monotonic() - began})
     return result
+
+
+def _costs(experiment: Experiment, notes: dict) -> dict[str, measure.Costs]:
+    return manifest.costs(notes, [arm.name for arm in experiment.arms], "manifest.json")
+
+
+def priced(experiment: Experiment, workdir: Workdir) -> Experiment:
+    """The experiment as its records are made: with the costs of the run's manifest in the policies that weigh them."""
+    return pricing.priced(experiment, _costs(experiment, workdir.read("manifest.json")))
 
 
 def compile_arms(experiment: Experiment) -> dict[str, dict[str, float]]:

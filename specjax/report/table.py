@@ -23,7 +23,10 @@ def show(summary: dict, console: Console) -> None:
 def arms(summary: dict) -> Table:
     table = Table(title=f"Arms, {summary['prompts']} prompts", box=box.SIMPLE_HEAD)
     table.add_column("arm", no_wrap=True)
-    for name in ("tok/s", "speedup", "predicted", "tok/pass", "alpha", "c", "v (width)", "first tok (est.)", "peak", "equal/ties/bugs"):
+    priced = not all(row["exact"] for row in summary["arms"])
+    prices = ["loglik/tok", "KL/tok"] if priced else []
+    rest = ["predicted", "tok/pass", "alpha", "c", "v (width)", "first tok (est.)", "peak", "equal/ties/bugs"]
+    for name in ["tok/s", "speedup", *prices, *rest]:
         table.add_column(name, justify="right", no_wrap=True)
     for row in summary["arms"]:
         widest = max(row["v"], key=int)
@@ -31,6 +34,7 @@ def arms(summary: dict) -> Table:
             Text(row["name"] + ("" if row["exact"] else " (inexact)")),  # a text, so that no [name] is taken for markup
             f"{row['tokens_per_second']:.1f}",
             interval(row["speedup"]),
+            *([number(row["loglikelihood"]), kl(row)] if priced else []),
             number(row["predicted_speedup"]),
             number(row["tokens_per_pass"]),
             number(row["alpha"]),
@@ -94,6 +98,11 @@ def interval(speedup: dict) -> str:
     return number(value) if None in (low, high) or low == value == high else f"{value:.2f} ({low:.2f}-{high:.2f})"
 
 
+def kl(row: dict) -> str:
+    """An infinite one with the share of tokens where it is so."""
+    return f"inf at {row['kl_infinite']:.1%}" if row["kl_infinite"] else number(row["kl_per_token"], 4)
+
+
 def agreement(matches: dict | None) -> str:
     if matches is None:
         return "-"
@@ -101,5 +110,5 @@ def agreement(matches: dict | None) -> str:
     return f"{matches['equal']}/{matches['ties']}/{matches['bugs']}{followed}"
 
 
-def number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

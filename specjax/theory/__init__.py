@@ -20,14 +20,19 @@ from specjax.theory.latency import (
     width,
 )
 from specjax.theory.optimum import best_k, oracle_tokens
+from specjax.theory.trees import BestTree, best_tree, best_tree_of, expected_tokens_of_tree, rates_from_trees
 
 __all__ = [
+    "BestTree",
     "Prediction",
     "best_k",
+    "best_tree",
+    "best_tree_of",
     "coupled_agreement",
     "coupled_lower_bound",
     "expected_tokens",
     "expected_tokens_from_rates",
+    "expected_tokens_of_tree",
     "lenient_acceptance",
     "lower_bound",
     "one_hot",
@@ -36,6 +41,7 @@ __all__ = [
     "overlap",
     "predict",
     "rates_from_rounds",
+    "rates_from_trees",
     "sample_and_match",
     "speedup",
     "width",

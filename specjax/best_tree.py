@@ -1,0 +1,111 @@
+"""The static tree that would have paid most, from the rates and costs of a run or given by hand.
+
+    python -m specjax.best_tree WORKDIR --arm=NAME [--most=64]
+    python -m specjax.best_tree --rates='.6 .2, .5 .1' --v='1:1 4:1.2 8:1.5 16:2.1' --c=.05
+
+Rates are given by depth, and by rank in each; the last depth's stand for all deeper ones. v: cost of a pass by its width; c: of drafting
+one level, both in plain steps. An arm knows the rates of the depths and ranks that it drafted, and v at the widths of its ladder.
+Predictions take the places of a tree to be independent: `specjax/theory/trees.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from specjax import theory
+from specjax.bench import manifest
+from specjax.bench.records import Workdir
+from specjax.command import fail, say
+
+
+def main(argv: list[str] | None = None) -> None:
+    flags = parser().parse_args(argv)
+    try:
+        if flags.most < 1:
+            raise ValueError(f"--most={flags.most} must be at least 1")
+        rate_DR, v, c = of_arm(flags) if flags.workdir else by_hand(flags)
+        if flags.workdir:
+            show_rates(rate_DR)
+        show_trees(rate_DR, v, c, flags.most)
+    except (ValueError, OSError) as error:
+        fail(error)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m specjax.best_tree", description=__doc__.partition("\n")[0])
+    made.add_argument("workdir", nargs="?", help="of a finished run")
+    made.add_argument("--arm", help="of the run: a chain or a tree")
+    made.add_argument("--rates", help="by depth, split by commas, and by rank, split by spaces")
+    made.add_argument("--v", help="WIDTH:COST, split by spaces")
+    made.add_argument("--c", type=float, help="of drafting one level")
+    made.add_argument("--most", type=int, default=64, help="drafted nodes (default 64)")
+    made.error = lambda message: fail(ValueError(message))
+    return made
+
+
+def by_hand(flags) -> tuple:
+    """(rate_DR, v, c) as given."""
+    for name in ("rates", "v", "c"):
+        if getattr(flags, name) is None:
+            raise ValueError(f"--{name} is missing: give a workdir and --arm, or --rates, --v and --c")
+    rows = [[number("rates", x) for x in row.split()] for row in flags.rates.split(",")]
+    ranks = max(map(len, rows))
+    rows = [row + [0.0] * (ranks - len(row)) for row in rows]
+    v = {}
+    for pair in flags.v.split():
+        width, _, cost = pair.partition(":")
+        v[int(number("v", width))] = number("v", cost)
+    return rows + rows[-1:] * (flags.most - len(rows)), v, flags.c
+
+
+def number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--{name}: {text!r} must be a number") from None
+
+
+def of_arm(flags) -> tuple:
+    """(rate_DR, v, c) of an arm of a run: its rounds, and what was measured before them."""
+    workdir = Workdir(flags.workdir)
+    notes, rows = workdir.read("manifest.json"), [row for row in workdir.records() if row["arm"] == flags.arm]
+    if notes is None or not rows:
+        arms = ", ".join(notes["costs"]) if notes else "none: it holds no run"
+        raise ValueError(f"--arm={flags.arm!r} has no records in {workdir.path}; its arms: {arms}")
+    cost = manifest.costs(notes, [flags.arm], "manifest.json")[flags.arm]
+    traces = [dict(np.load(workdir.path / row["trace"])) for row in rows]
+    rate_DR = np.nan_to_num(theory.rates_from_trees(*(np.concatenate(each) for each in zip(*map(tree_of, traces), strict=True))))
+    levels = len(rate_DR) if "up_BNM" in traces[0] else max(cost.v) - 1
+    return rate_DR, cost.v, cost.c * (max(cost.v) - 1) / max(levels, 1)  # measured by the node
+
+
+def tree_of(trace: dict) -> tuple:
+    """(parent_NM, valid_NM, stop_N) of one record's rounds; a chain's trace does not say where its nodes hang."""
+    node_M = np.arange(trace["token_BNM"].shape[1])
+    up_NM = trace["up_BNM"] if "up_BNM" in trace else (node_M > 0) & (node_M <= trace["drafted_BN"][:, None])
+    return node_M - up_NM, (up_NM > 0) | (node_M == 0), trace["stop_BN"]
+
+
+def show_rates(rate_DR) -> None:
+    say("depth  rates by rank")
+    for depth, rate_R in enumerate(rate_DR, start=1):
+        say(f"{depth:>5}  {' '.join(f'{rate:.3f}' for rate in rate_R)}")
+
+
+def show_trees(rate_DR, v: dict[int, float], c: float, most: int) -> None:
+    """The best tree at each width, and then the best of all."""
+    best = theory.best_tree(rate_DR, v, c, most)
+    say("nodes  tokens   cost  speedup  tree")
+    for width in sorted(width for width in v if 1 < width <= most + 1):
+        say(line(theory.best_tree(rate_DR, {width: v[width]}, c, most)))
+    say(f"best: shape={[list(path) for path in best.shape.paths]}" if best.shape.paths else "best: no drafts, since none pays")
+
+
+def line(best: theory.BestTree) -> str:
+    return f"{best.shape.nodes:>5}  {best.tokens:6.3f} {best.cost:6.3f}  {best.speedup:7.3f}  {best.shape if best.shape.paths else '-'}"
+
+
+if __name__ == "__main__":
+    main()
