@@ -30,10 +30,10 @@ CHANGES = {  # one other value of each key
     "prompts": dict(source=str(pathlib.Path(__file__).with_name("tiny_talk.jsonl")), limit=1, quick=True, categories=["two"], chat=True),
     "": dict(
         max_new_tokens=7, min_new_tokens=3, stop=["a"], forbidden=[5], processors=["test_behaviours_settings:Shift"], logprobs=True, seed=1,
-        batch=3, repeats=2, samples=2, refill=True, ignore_eos=False,
+        batch=3, repeats=2, samples=2, refill=True, ignore_eos=False, record_laws=True,
     ),
     "arms.0": dict(name="other", rule=None, length=None, draft_sampling=None),
-    "arms.0.drafter": dict(source="toy://tiny/2", most=2, dtype="bfloat16"),
+    "arms.0.drafter": dict(source="toy://tiny/2", most=2, dtype="bfloat16", noise=0.5),
     "arms.0.rule": dict(lenience=0.4, scaled_residual=False),
     "arms.0.length": dict(start=1, most=2),
     "arms.0.sampling": FILTERS,
@@ -65,7 +65,7 @@ def digest(given):
     state, _ = sweep._start(experiment, batches[0], {})
     tasks = [[(task.key, task.id, tuple(task.encoded.tokens)) for task in batch] for batch in batches]
     programs = sorted(sweep.programs(experiment, experiment.arms[0]))
-    return arms, numbers(experiment.target.params), tasks, numbers(state.limit_B), programs
+    return arms, numbers(experiment.target.params), tasks, numbers(state.limit_B), programs, experiment.plan.record_laws
 
 
 def numbers(tree):

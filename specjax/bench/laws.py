@@ -137,9 +137,7 @@ def drafts(experiment: Experiment, job: Job) -> tuple[Seen, Drafts]:
         tree, arrays = jax.device_get(draft_at(setup, params, state, *where))
         one = Drafts(tree.drawn, *arrays)
         seen.append(see(list(job.group.ways(one.drawn).values()), one))
-        kept += (
-            [one] if whole else [one._replace(**{name: x[:0] for name, x in one._asdict().items() if name != "drawn" and x is not None})]
-        )
+        kept.append(one if whole else Drafts(one.drawn, *(x if x is None else x[:0] for x in one[1:])))
     stacked = [np.concatenate(x) if x[0] is not None else None for x in list(zip(*kept, strict=True))[1:]]
     return Seen(*(np.concatenate(x, axis=1) for x in zip(*seen, strict=True))), Drafts(kept[0].drawn, *stacked)
 

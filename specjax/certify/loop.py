@@ -28,8 +28,8 @@ from specjax.models import toy
 from specjax.state import State, new_state
 from specjax.types import Array, Rule, static, struct
 
-TARGET = np.array([[0.3, 0.5, 0.2], [0.1, 0.2, 0.7], [0.55, 0.25, 0.2]])  # row x: the law after token x
-DRAFT = np.array([[0.6, 0.3, 0.1], [0.3, 0.3, 0.4], [0.2, 0.6, 0.2]])  # overlaps .7, .7 and .65
+TARGET = np.array([[0.3, 0.45, 0.25], [0.45, 0.15, 0.4], [0.2, 0.35, 0.45]])  # row x: the law after token x
+DRAFT = np.array([[0.1, 0.2, 0.7], [0.4, 0.2, 0.4], [0.1, 0.7, 0.2]])  # overlaps .55, .95 and .65
 MOST = 3  # depth of a draft
 TREE = shapes.parse([(0,), (1,), (0, 0), (1, 0), (0, 0, 0)])
 TOKENS = 2 * (MOST + 1) + 1  # at least three rounds
@@ -71,7 +71,7 @@ class Reading:
         return (verdict.drafted_B == MOST) & (verdict.overlap_BM[:, self.node] < self.least)
 
 
-POLICIES = {"fixed": 0.0, "adaptive": 0.675}  # between the overlaps of DRAFT
+POLICIES = {"fixed": 0.0, "adaptive": 0.8}  # stands aside after two tokens of three
 
 
 # ---------------------------------------------------------------- rows of the loop
