@@ -11,6 +11,7 @@ Predictions take the places of a tree to be independent: `specjax/theory/trees.p
 from __future__ import annotations
 
 import argparse
+import math
 
 import numpy as np
 
@@ -25,6 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         if flags.most < 1:
             raise ValueError(f"--most={flags.most} must be at least 1")
+        check(flags)
         rate_DR, v, c = of_arm(flags) if flags.workdir else by_hand(flags)
         if flags.workdir:
             show_rates(rate_DR)
@@ -45,26 +47,39 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def by_hand(flags) -> tuple:
-    """(rate_DR, v, c) as given."""
-    for name in ("rates", "v", "c"):
+def check(flags) -> None:
+    """Everything of one kind of source, and nothing of the other."""
+    kinds = ("arm",), ("rates", "v", "c")
+    asked, idle = kinds if flags.workdir else kinds[::-1]
+    for name in asked:
         if getattr(flags, name) is None:
             raise ValueError(f"--{name} is missing: give a workdir and --arm, or --rates, --v and --c")
+    for name in idle:
+        if getattr(flags, name) is not None:
+            raise ValueError(f"--{name} changes nothing {'beside' if flags.workdir else 'without'} a workdir: leave it out")
+
+
+def by_hand(flags) -> tuple:
+    """(rate_DR, v, c) as given."""
     rows = [[number("rates", x) for x in row.split()] for row in flags.rates.split(",")]
     ranks = max(map(len, rows))
     rows = [row + [0.0] * (ranks - len(row)) for row in rows]
     v = {}
     for pair in flags.v.split():
         width, _, cost = pair.partition(":")
-        v[int(number("v", width))] = number("v", cost)
+        v[int(number("v", width, low=1))] = number("v", cost, low=1e-6)
+    number("c", flags.c)
     return rows + rows[-1:] * (flags.most - len(rows)), v, flags.c
 
 
-def number(name: str, text: str) -> float:
+def number(name: str, text: str | float, low: float = 0) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         raise ValueError(f"--{name}: {text!r} must be a number") from None
+    if not low <= value < math.inf:  # NaN is not
+        raise ValueError(f"--{name}: {value:g} must be a number of at least {low}")
+    return value
 
 
 def of_arm(flags) -> tuple:
@@ -76,9 +91,19 @@ def of_arm(flags) -> tuple:
         raise ValueError(f"--arm={flags.arm!r} has no records in {workdir.path}; its arms: {arms}")
     cost = manifest.costs(notes, [flags.arm], "manifest.json")[flags.arm]
     traces = [dict(np.load(workdir.path / row["trace"])) for row in rows]
-    rate_DR = np.nan_to_num(theory.rates_from_trees(*(np.concatenate(each) for each in zip(*map(tree_of, traces), strict=True))))
-    levels = len(rate_DR) if "up_BNM" in traces[0] else max(cost.v) - 1
-    return rate_DR, cost.v, cost.c * (max(cost.v) - 1) / max(levels, 1)  # measured by the node
+    trees = tuple(np.concatenate(each) for each in zip(*map(tree_of, traces), strict=True))
+    rate_DR = np.nan_to_num(theory.rates_from_trees(*trees))
+    levels = deepest(*trees[:2]) if "up_BNM" in traces[0] else max(cost.v) - 1
+    return rate_DR, cost.v, cost.c * (max(cost.v) - 1) / levels  # measured by the node
+
+
+def deepest(parent_NM, valid_NM) -> int:
+    """Levels of the deepest draft, whether or not any round reached the last one."""
+    parent_NM = np.where(valid_NM, parent_NM, 0)
+    at_NM, levels = parent_NM, 0
+    while at_NM.any():
+        at_NM, levels = np.take_along_axis(parent_NM, at_NM, axis=1), levels + 1
+    return levels + 1
 
 
 def tree_of(trace: dict) -> tuple:

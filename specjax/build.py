@@ -166,14 +166,18 @@ def _arm(given, where):
             raise ValueError(f"{where}.{key} changes nothing: the drafter {arm.drafter.name!r} drafts nothing")
     if arm.draft_sampling is not None and arm.draft_sampling.coupled and not arm.sampling.coupled:
         raise ValueError(f"{where}.draft_sampling.coupled changes nothing: the draft takes the target's noise, which is not coupled")
-    doubts = isinstance(getattr(arm.length, "policy", arm.length), Confidence | Entropy)
+    length = getattr(arm.length, "policy", arm.length)
+    doubts = isinstance(length, Confidence | Entropy)
     argmax = arm.draft_sampling is not None and arm.draft_sampling.temperature is None and arm.sampling.temperature is not None
     if doubts and (isinstance(arm.drafter, NGram) or argmax):
         raise ValueError(
             f"{where}.length changes nothing: drafts of an n-gram, or at a temperature 0 of their own, are certain, take 'match'"
         )
-    if isinstance(arm.length, Fixed) and arm.length.k != EVERYTHING:
-        within(f"{where}.length.k", arm.length.k, 0, most)
+    ranked = isinstance(arm.drafter, BestFirstDraft) or isinstance(arm.drafter, TreeDraft) and arm.drafter.drawn == "fixed"
+    if arm.draft_sampling is not None and ranked and not doubts and arm.draft_sampling.penalties == arm.sampling.penalties:
+        raise ValueError(f"{where}.draft_sampling changes nothing: such drafts are the likeliest tokens at temperature 1, whatever it says")
+    if isinstance(length, Fixed) and length.k != EVERYTHING:
+        within(f"{where}.length.k", length.k, 0, most)
     return arm
 
 
@@ -198,6 +202,9 @@ def _drafter(given, where):
         within(f"{where}.most", made.most, 1, MOST)
     if isinstance(made, WITH_WEIGHTS):
         within(f"{where}.noise", made.noise, 0, 1e3)
+    if isinstance(made, BestFirstDraft):
+        within(f"{where}.nodes", made.nodes, 2, MOST)
+        within(f"{where}.beam", made.beam, 2, MOST)
     if isinstance(made, EarlyExitDraft):
         within(f"{where}.exit_layer", made.exit_layer, 1)
     if isinstance(made, NGram):
@@ -209,6 +216,8 @@ def _drafter(given, where):
 
 
 def _shape(given, where):
+    if not isinstance(given, str | list):
+        raise ValueError(f"{where}={given!r} must be widths like '2x2x1', or a list of paths")
     try:
         made = shapes.parse(given)
     except (ValueError, TypeError) as error:
@@ -218,12 +227,7 @@ def _shape(given, where):
 
 
 def _rule(given, where):
-    try:
-        return _part(given, where, RULES, "__call__")
-    except ValueError as error:
-        if str(error).startswith("rule."):  # a number that the rule itself refuses
-            raise ValueError(f"{where.rpartition('.')[0]}.{error}".removeprefix(".")) from error
-        raise
+    return _part(given, where, RULES, "__call__")
 
 
 def rules_of(text: str) -> list:
@@ -236,7 +240,9 @@ def rules_of(text: str) -> list:
         parsed = ast.parse(f"[{text}]", mode="eval").body.elts
         given = []
         for one in parsed:
-            called = isinstance(one, ast.Call) and not one.args
+            called = isinstance(one, ast.Call)
+            if called and one.args:
+                raise ValueError("a number without its name")
             numbers = {keyword.arg: ast.literal_eval(keyword.value) for keyword in one.keywords} if called else {}
             given.append({**numbers, "name": ast.unparse(one.func if called else one)})
     except (SyntaxError, ValueError, TypeError, RecursionError):
@@ -266,9 +272,9 @@ def _part(given, where, known: Mapping, method: str, **parts):
     name, numbers = given["name"], {k: v for k, v in given.items() if k != "name"}
     thing = known[name] if name in known else _dotted(name, where, known)
     if isinstance(thing, type) and dataclasses.is_dataclass(thing):
-        made = make(thing, numbers, where, **parts)
+        made = _at(where, make, thing, numbers, where, **parts)
     elif isinstance(thing, type) or thing in known.values():
-        made = _call(thing, numbers, where)
+        made = _at(where, _call, thing, numbers, where)
     elif numbers:
         raise ValueError(f"{where}: {name} is an object, so it takes no {', '.join(numbers)}")
     else:
@@ -278,6 +284,17 @@ def _part(given, where, known: Mapping, method: str, **parts):
             f"{where}={name!r} has no method {method}, so it is no {where.rpartition('.')[2].partition('[')[0].removesuffix('s')}"
         )
     return made
+
+
+def _at(where, call, *given, **parts):
+    """What a part says of a number of its own ("rule.top=0 must be ..."), with its place in the config."""
+    try:
+        return call(*given, **parts)
+    except ValueError as error:
+        kind, _, said = str(error).partition(".")
+        if kind not in ("drafter", "rule", "length") or "." not in where:
+            raise
+        raise ValueError(f"{where}.{said}") from error
 
 
 def _call(thing, numbers, where):

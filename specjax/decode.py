@@ -156,12 +156,12 @@ def _finish_round(setup: Setup, params, draft: Draft, width: int, state: State) 
     known = cut_unknown(draft, verified.usable_BM)
     judged = judge(setup, state, known, verified.p_BMV)
     before = state
-    if not draft.tree.chain:
-        cache = setup.model.gather(cache, state.cursor_B, judged.path_BM)
+    if not draft.tree.chain and width > 1:
+        cache = setup.model.gather(cache, state.cursor_B, judged.path_BM, width)
         features = features and jax.tree.map(lambda x: along(x, judged.path_BM), features)
     state = commit(setup, state._replace(cache=cache), draft, judged, verified)
     view = View(params, cache, state.token_BS, state.cursor_B)
     drafter = setup.drafter.observe(setup.drafter.params, state.drafter, view, features)
     row = row_of(setup, draft, known, judged, verified.p_BMV, before.cursor_B, state.cursor_B)
-    length = setup.length.observe(state.length, verdict(draft, judged, row, setup.ladder[-1]))
+    length = setup.length.observe(state.length, verdict(draft, judged, row, setup.ladder[-1], setup.drafter.most))
     return record(state._replace(drafter=drafter, length=length), row, before.finish_B == RUNNING)

@@ -70,7 +70,8 @@ class Decoder:
         eos = tuple(parts.whole("eos", i, 0, target.model.vocab - 1) for i in eos)
         length = length or match()
         parts.check(drafter, rule, length)
-        parts.check_tree(drafter, rule, target_sampling)
+        how = parts.draft_sampling(draft_sampling, target_sampling)
+        parts.check_tree(drafter, rule, target_sampling, how)
         min_new_tokens = parts.whole("min_new_tokens", min_new_tokens, 0, 2**31 - 1)
         forbidden, processors = parts.several("forbidden", forbidden), parts.several("processors", processors)
         self.stops = parts.stop_strings(target, stop)
@@ -85,7 +86,7 @@ class Decoder:
             length=parts.numbers(length),
             kinds=(type(drafter), type(rule), type(length), *map(type, processors)),
             sampling=target_sampling,
-            draft_sampling=parts.draft_sampling(draft_sampling, target_sampling),
+            draft_sampling=how,
             processors=parts.processors(target.model.vocab, eos, min_new_tokens, forbidden, processors),
             stop=self._stop_table,
             least=np.int32(min_new_tokens),
@@ -183,7 +184,8 @@ class Decoder:
 
     def _raise_or_warn(self, row: int, reason: str):
         if reason == "bad rule":
-            raise RuntimeError(f"row {row}: rule {parts.name_of(self.setup.rule)} gave a law that does not sum to one")
+            name = parts.name_of(self.setup.rule)
+            raise RuntimeError(f"row {row}: rule {name} gave a law that does not sum to one over what was drafted")
         if reason == "bad draft":
             name = parts.name_of(self.setup.drafter)
             raise RuntimeError(f"row {row}: drafter {name} drafted a token outside the vocabulary, or from a law that is not finite")

@@ -90,15 +90,17 @@ def nodes(drafter) -> int:
     return getattr(drafter, "nodes", drafter.most + 1)
 
 
-def check_tree(drafter, rule, target: Sampling):
-    """A rule for chains sees no siblings, and siblings may differ."""
-    if nodes(drafter) == drafter.most + 1:
-        return
-    if not getattr(rule, "trees", False):
+def check_tree(drafter, rule, target: Sampling, draft: Sampling):
+    """A rule for chains sees no siblings, siblings may differ, and the rule judges such as they are drawn."""
+    drawn, branches = getattr(drafter, "drawn", "iid"), nodes(drafter) > drafter.most + 1
+    if branches and not getattr(rule, "trees", False):
         raise ValueError(f"rule={name_of(rule)} judges chains, and drafter={name_of(drafter)} branches: take a rule for trees")
-    drawn = drafter.drawn
-    if drawn == "iid" and target.coupled:
+    if branches and drawn == "iid" and target.coupled:
         raise ValueError("drafter.drawn='iid' with coupled sampling: all siblings would be equal, draw them without replacement")
+    if branches and drawn != "fixed" and draft.temperature is None and target.temperature is not None:
+        raise ValueError(f"drafter.drawn={drawn!r} with drafts at temperature 0: no node would have two children that differ, take 'fixed'")
+    if not branches and drawn == "without_replacement":  # of one child the same
+        drawn = "iid"
     if drawn not in getattr(rule, "drawn", (drawn,)):
         raise ValueError(f"rule={name_of(rule)} judges siblings drawn {' or '.join(rule.drawn)}, drafter.drawn={drawn!r}")
 

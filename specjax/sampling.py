@@ -105,7 +105,7 @@ def law(logits, sampling: Sampling):
     x_V = (x - jnp.max(x, axis=-1, keepdims=True)) / temperature  # 0 at the most likely token
     mass = jnp.exp(x_V)
     if sampling.top_k is not None:
-        goal = jnp.asarray(sampling.top_k).astype(x.dtype)
+        goal = jnp.full((*x.shape[:-1], 1), sampling.top_k, x.dtype)
         mass = jnp.where(x_V >= _threshold(x_V, jnp.ones_like(x_V), goal), mass, 0)
     if sampling.top_p is not None:
         top_p = jnp.asarray(sampling.top_p).astype(x.dtype)

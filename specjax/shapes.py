@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import operator
 import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+
+MOST = 4096  # drafted nodes: each is unrolled or held at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +80,9 @@ def parse(given: str | Shape | Iterable) -> Shape:
 def _of_widths(widths: Sequence[int]) -> Shape:
     if min(widths) < 1:
         raise ValueError(f"tree={tuple(widths)}: each width must be at least 1")
+    for drafted in itertools.accumulate(itertools.accumulate(map(int, widths), operator.mul)):
+        if drafted > MOST:  # before they are all made
+            raise ValueError(f"tree={'x'.join(map(str, widths))} has more than {MOST} nodes")
     level, paths = [()], []
     for width in widths:
         level = [(*path, rank) for path in level for rank in range(width)]

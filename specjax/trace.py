@@ -33,11 +33,11 @@ def row_of(setup: Setup, draft: Draft, known: Draft, judged: Judged, p_BMV, root
     )
 
 
-def verdict(draft: Draft, judged: Judged, row: Trace, nodes: int) -> Verdict:
+def verdict(draft: Draft, judged: Judged, row: Trace, nodes: int, most: int) -> Verdict:
     """What a length policy learns; one shape for all rungs."""
     length_B = jnp.max(jnp.where(draft.tree.valid_M, draft.tree.depth_M, 0), axis=-1)
     overlap_BM = jnp.pad(row.overlap_BNM, ((0, 0), (0, nodes - row.overlap_BNM.shape[1])))
-    return Verdict(length_B, judged.accepted_B, row.committed_BN, row.expected_BN, overlap_BM)
+    return Verdict(length_B, judged.accepted_B, row.committed_BN, row.expected_BN, overlap_BM, most)
 
 
 def _compare(draft: Draft, p_BMV):

@@ -116,6 +116,7 @@ class Verdict(NamedTuple):
     committed_B: Array  # int32, tokens the row gained; 0 for a row that was finished before the round
     expected_B: Array  # float, mean accepted drafts under the rule's law
     overlap_BM: Array  # float, 1 - TV(p, q) at each node, 0 where no child was drafted
+    most: int  # depth of the drafter's deepest draft
 
 
 # ---------------------------------------------------------------- the things that plug in
@@ -139,8 +140,8 @@ class Model(Protocol):
     def head(self, params, hidden) -> Array:
         """Logits [..., V or more] of hidden states [..., D]."""
 
-    def gather(self, cache, cursor_B, slot_BT) -> PyTree:
-        """The cache with slot cursor + t holding what was in slot cursor + slot_BT[:, t], t < T. Only drafts that branch need it."""
+    def gather(self, cache, cursor_B, slot_BT, span: int) -> PyTree:
+        """The cache with slot cursor + t holding what was in slot cursor + slot_BT[:, t]; slot_BT < span. Only drafts that branch need it."""
 
 
 class Draw(Protocol):

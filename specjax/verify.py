@@ -104,7 +104,8 @@ def judge(setup: Setup, state: State, draft: Draft, p_BMV) -> Judged:
         emitted_B = sampling.first_argmax(emit_BV)
     else:
         emitted_B = sampling.draw(_key(setup, state, EMIT, accepted_B), emit_BV)
-    good_rule_B = _is_law(law.stop_M) & _is_law(emit_BV)
+    inside_BM = jnp.where(tree.valid_M, law.stop_M, 0)  # no round ends at a node that was not drafted
+    good_rule_B = _is_law(law.stop_M) & _is_law(inside_BM) & _is_law(emit_BV)
     path_BM = ancestry.path(tree, stop_B)
     return Judged(law.stop_M, stop_B, accepted_B, path_BM, emit_BV, emitted_B, good_rule_B, _good_draft(draft, setup.model.vocab))
 

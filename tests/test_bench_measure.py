@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny_run
 
+import specjax
 from specjax import Sampling
 from specjax.bench import measure
 from specjax.bench.measure import Costs
@@ -58,6 +59,9 @@ def test_the_cost_of_a_draft_is_shared_out_over_its_tokens(monkeypatch):
     assert catch_up == pytest.approx(3.0 / (measure.TURNS - 1))  # the first turn of a call follows nothing
     monkeypatch.setattr(measure, "interleaved", lambda calls, repeats=0: dict(zip(calls, (8.0, 7.0), strict=True)))
     assert measure.draft_seconds(tiny_run.experiment(), arm_named("match"))[1] == 0.0
+    branching = specjax.Decoder(tiny_run.experiment().target, drafter=specjax.NGram(most=2, branches=3))
+    c, _ = measure.draft_seconds(tiny_run.experiment(), arm_named("match")._replace(decoder=branching))
+    assert c == pytest.approx(8.0 / (measure.TURNS * 6))  # however many matches this prompt has
 
 
 def test_a_draft_model_reads_one_token_more_after_full_acceptance(monkeypatch):

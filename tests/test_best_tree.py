@@ -60,6 +60,12 @@ def test_the_rates_of_an_arm(said):
         (["--rates=.6", "--v=1:1", "--c=0", "--most=0"], "--most=0 must be at least 1"),
         (["--rates=6", "--v=1:1", "--c=0"], "rate 6.0 at depth 1, rank 0, must be between 0 and 1"),
         (["nowhere", "--arm=x"], "--arm='x' has no records in nowhere; its arms: none: it holds no run"),
+        (["nowhere"], "--arm is missing: give a workdir and --arm, or --rates, --v and --c"),
+        (["nowhere", "--arm=x", "--c=1"], "--c changes nothing beside a workdir: leave it out"),
+        (["--rates=.6", "--v=1:1", "--c=0", "--arm=x"], "--arm changes nothing without a workdir: leave it out"),
+        (["--rates=.6", "--v=inf:1", "--c=0"], "--v: inf must be a number of at least 1"),
+        (["--rates=.6", "--v=2:0", "--c=0"], "--v: 0 must be a number of at least 1e-06"),
+        (["--rates=.6", "--v=2:1", "--c=-1"], "--c: -1 must be a number of at least 0"),
         (["--what"], "unrecognized arguments: --what"),
     ],
 )
@@ -82,5 +88,6 @@ def test_the_trace_of_a_tree_says_where_its_nodes_hang():
     """Two rounds: 0 -> (1, 2), 1 -> 3, and 0 -> 1 alone."""
     trace = {"token_BNM": np.zeros((2, 4)), "up_BNM": np.asarray([[0, 1, 2, 2], [0, 1, 0, 0]]), "stop_BN": np.asarray([3, 0])}
     parent_NM, valid_NM, stop_N = best_tree.tree_of(trace)
+    assert best_tree.deepest(parent_NM, valid_NM) == 2 and best_tree.deepest(parent_NM[1:], valid_NM[1:]) == 1
     assert parent_NM[0].tolist() == [0, 0, 0, 1] and valid_NM.tolist() == [[True] * 4, [True, True, False, False]]
     np.testing.assert_array_equal(theory.rates_from_trees(parent_NM, valid_NM, stop_N), [[0.5, 0.0], [1.0, np.nan]])

@@ -172,7 +172,7 @@ class NoMost:
     propose = None
 
 
-NGRAM = dict(name="a", drafter="ngram")
+NGRAM, BEST_FIRST = dict(name="a", drafter="ngram"), dict(name="best_first", source="x")
 BAD = {
     "config.max_new_token is not a key: .*; did you mean 'max_new_tokens'?": config(max_new_token=3),
     "target.sorce is not a key: target has source, dtype; did you mean 'source'?": config(target=dict(sorce="x")),
@@ -203,9 +203,20 @@ BAD = {
     r"arms\[0\].length changes nothing: the drafter 'none' drafts nothing": config(arms=[dict(name="a", length="match")]),
     r"arms\[0\].ladder changes nothing: the drafter 'none' drafts nothing": config(arms=[dict(name="a", ladder=(1,))]),
     r"arms\[0\].ladder=\[1, 2.5\] must be a list of int": config(arms=[{**NGRAM, "ladder": (1, 2.5)}]),
-    r"arms\[0\].length changes nothing: drafts of an n-gram or at .*, take 'match'": config(arms=[{**NGRAM, "length": "confidence"}]),
-    r"arms\[0\].length changes nothing: drafts of an n-gram or at temperature 0": config(
-        arms=[dict(name="a", drafter=dict(name="model", source="x"), length=dict(name="stand_aside", policy="entropy"))]
+    r"arms\[0\].length changes nothing: drafts of an n-gram, .*, take 'match'": config(arms=[{**NGRAM, "length": "confidence"}]),
+    r"arms\[0\].length changes nothing: drafts of .* or at a temperature 0 of their own": config(
+        arms=[
+            dict(
+                name="a",
+                drafter=dict(name="model", source="x"),
+                length=dict(name="stand_aside", policy="entropy"),
+                sampling=dict(temperature=1),
+                draft_sampling=dict(temperature=0),
+            )
+        ]
+    ),
+    r"arms\[0\].length.k=9 must be at least 0 and at most 7": config(
+        arms=[{**NGRAM, "length": dict(name="stand_aside", policy=dict(name="fixed", k=9))}]
     ),
     r"arms\[0\].length.policy.k is missing": config(arms=[{**NGRAM, "length": dict(name="stand_aside", policy="fixed")}]),
     r"arms\[0\].length.policy is missing": config(arms=[{**NGRAM, "length": "stand_aside"}]),

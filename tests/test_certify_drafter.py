@@ -10,7 +10,8 @@ from loop import mixed, random_lm
 
 import specjax
 from specjax import EarlyExit, ModelDrafter, NGram, NoDraft, Sampling, sampling, shapes
-from specjax.certify.drafter import Seen, check, faults, places
+from specjax.certify.drafter import Seen, check, faults
+from specjax.certify.tally import places
 from specjax.drafters import BestFirst, TreeDrafter
 from specjax.drafters.chain import chain
 from specjax.types import Draft, struct

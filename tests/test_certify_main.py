@@ -42,7 +42,14 @@ class Plain(speculative.Speculative):
     """A class that is no pytree."""
 
 
+def declares(**changed):
+    """Mine, but for what it says of itself."""
+    return struct(type("Declares", (Mine,), changed))()
+
+
 MINE = Mine()
+NEVER_DRAWN, DRAWN_A_TEXT, TWO_LINES = declares(drawn=()), declares(drawn="iid"), declares(name="a\nb")
+HALF_EXACT = declares(exact=0.5)
 
 
 @pytest.fixture
@@ -84,6 +91,12 @@ def test_json_is_one_object(report):
         (["--rule=nowhere:Rule"], "error: rules='nowhere.Rule': ModuleNotFoundError: No module named 'nowhere'"),
         ([f"--rule={__name__}:Bare"], f"error: rule='{__name__}:Bare' has no one_hot_only, trees, drawn, paper, equation: see"),
         ([f"--rule={__name__}:Plain"], f"error: rules: {__name__}.Plain is no pytree: "),
+        (["--rule="], "error: rule='' names none"),
+        (["--rule=lenient(0.5)"], "error: rules='lenient(0.5)' must be rules like: block, lenient(lenience=0.5)"),
+        ([f"--rule={__name__}:NEVER_DRAWN"], f"error: rule='{__name__}:NEVER_DRAWN' has drawn=(): it must be a tuple of"),
+        ([f"--rule={__name__}:DRAWN_A_TEXT"], f"error: rule='{__name__}:DRAWN_A_TEXT' has drawn='iid': it must be a tuple of"),
+        ([f"--rule={__name__}:TWO_LINES"], f"error: rule='{__name__}:TWO_LINES' has name='a\\nb': it must be one printable line"),
+        ([f"--rule={__name__}:HALF_EXACT"], f"error: rule='{__name__}:HALF_EXACT' has exact=0.5: it must be True or False"),
         (["--rule=block("], "error: rules='block(' must be rules like: block, lenient(lenience=0.5)"),
         (["--drafter=gram"], "error: drafter='gram' is none of ngram, "),
         ([f"--drafter={__name__}:MINE"], f"error: drafter='{__name__}:MINE' has no most, taps, params"),

@@ -10,7 +10,7 @@ from loop import VOCAB, UpAndDown, counting, drafter, fixed, lm, mixed, random_l
 import specjax
 from specjax import Sampling, reference
 from specjax.drafters.chain import chain
-from specjax.types import Draft, struct
+from specjax.types import Draft, Law, struct
 
 MODES = {
     "greedy": {},
@@ -225,6 +225,20 @@ class Spoiled(specjax.Speculative):
 def test_a_rule_whose_law_is_no_law_is_an_error(stop, emit):
     with pytest.raises(RuntimeError, match="row 0: rule speculative gave a law that does not sum to one"):
         specjax.generate(random_lm(0), [[1]], rule=Spoiled(stop=stop, emit=emit), max_new_tokens=4, **MODES["p/q"])
+
+
+@struct
+class Anywhere(specjax.Speculative):
+    """Ends a round at any node of the buffer, drafted or not."""
+
+    def __call__(self, tree, token_M, p_MV, q_MV):
+        return Law(jax.numpy.full(len(token_M), 1 / len(token_M), p_MV.dtype), p_MV)
+
+
+def test_a_rule_that_ends_a_round_where_nothing_was_drafted_is_an_error():
+    target = random_lm(0)
+    with pytest.raises(RuntimeError, match="gave a law that does not sum to one over what was drafted"):
+        specjax.generate(target, [[1]], drafter=drafter(target), length=fixed(1), rule=Anywhere(), max_new_tokens=4, **MODES["p/q"])
 
 
 class Bad(specjax.ModelDrafter):

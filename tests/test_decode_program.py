@@ -9,10 +9,11 @@ import pytest
 from loop import drafter, fixed, mixed, random_lm
 
 import specjax
-from specjax import Lenient, Sampling, decode
+from specjax import Lenient, Sampling, decode, shapes
 from specjax.models import cache, layers
 from specjax.models.border import border, init
 from specjax.models.config import ModelConfig
+from specjax.rules import RecursiveRejection
 
 
 def test_numbers_compile_nothing_new():
@@ -53,16 +54,24 @@ def models():
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("kind", ["none", "ngram", "model", "early_exit"])
+@pytest.mark.parametrize("kind", ["none", "ngram", "model", "early_exit", "tree", "best_first"])
 def test_no_copy_of_a_cache_inside_a_while_body(models, kind, batch):
     target, draft = models
-    parts = {"none": None, "ngram": specjax.NGram(), "model": draft, "early_exit": specjax.EarlyExit(model=target.model, exit_layer=1)}
-    text = program(target, parts[kind], batch)
-    assert "while(" in text and not list(cache_copies(text, sizes=[batch * 3 * 128 * 48, batch * 128 * 24]))
+    own = dict(model=draft.model, params=draft.params)
+    parts = {
+        "none": None,
+        "ngram": specjax.NGram(),
+        "model": draft,
+        "early_exit": specjax.EarlyExit(model=target.model, exit_layer=1),
+        "tree": specjax.TreeDrafter(**own, shape=shapes.parse("2x2")),  # draft caches of trees have slots for what is fed
+        "best_first": specjax.BestFirst(**own, nodes=6, most=3, beam=2),
+    }
+    text = program(target, parts[kind], batch, RecursiveRejection() if kind in ("tree", "best_first") else None)
+    assert "while(" in text and not list(cache_copies(text, sizes=[batch * 3 * 128 * 48, *(batch * n * 24 for n in (128, 135, 134))]))
 
 
-def program(target, draft, batch):
-    decoder = specjax.Decoder(target, drafter=draft, sampling=Sampling(temperature=0.7))
+def program(target, draft, batch, rule=None):
+    decoder = specjax.Decoder(target, drafter=draft, rule=rule, sampling=Sampling(temperature=0.7))
     state = jax.eval_shape(decode.prefill, decoder.setup, target.params, decoder.start([[1, 2]] * batch, 8))
     return decode.generate.lower(decoder.setup, target.params, state, np.int32(0)).compile().as_text()
 

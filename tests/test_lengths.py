@@ -18,7 +18,7 @@ MODES = {"greedy": Sampling(), "coupled": Sampling(temperature=0.9, coupled=True
 
 def verdict(drafted, accepted, committed, most=7):
     zero_BM = np.zeros((len(drafted), most + 1), np.float32)
-    return Verdict(*(np.array(x, np.int32) for x in (drafted, accepted, committed)), zero_BM[:, 0], zero_BM)
+    return Verdict(*(np.array(x, np.int32) for x in (drafted, accepted, committed)), zero_BM[:, 0], zero_BM, most)
 
 
 def lengths(policy, rounds, most=7):
@@ -61,6 +61,12 @@ def test_rows_that_had_finished_or_drafted_nothing_keep_their_length():
     assert Tiers(memory=0.5).observe(Tiers().init(5), seen).tolist() == [2.5, 2, 1, 1, 1]
 
 
+def test_on_a_tree_the_longest_draft_is_its_depth():
+    """Not its number of nodes, from which refusals would take many rounds to come down to."""
+    seen = verdict([3], [3], [4], 10)._replace(most=3)
+    assert Heuristic(start=2).observe(Heuristic(start=2).init(1), seen).tolist() == [3]
+
+
 def test_a_draft_cut_short_by_the_offer_counts_as_whole_if_all_of_it_was_accepted():
     assert Heuristic(start=4).observe(Heuristic(start=4).init(2), verdict([2, 2], [2, 1], [3, 2])).tolist() == [6, 3]
 
@@ -75,6 +81,9 @@ def test_a_draft_cut_short_by_the_offer_counts_as_whole_if_all_of_it_was_accepte
         (Heuristic, dict(most=2**40), "length.most=1099511627776 must be a whole number of at least 1 and at most 1073741824"),
         (Heuristic, dict(start=6, most=5), "length.start=6 must be at most 5, length.most"),
         (Confidence, dict(threshold=1.01), "length.threshold=1.01 must be at least 0 and at most 1"),
+        *[(Confidence, dict(threshold=bad), "length.threshold=.* must be at least 0 and at most 1") for bad in ("a", None, np.ones(2))],
+        (Heuristic, dict(start="a"), "length.start=a must be a whole number"),
+        (Optimal, dict(catch_up=1), "length.catch_up=1.0 changes nothing without length.v"),
         (Entropy, dict(gamma=-0.1), "length.gamma=-0.1 must be at least 0"),
         (Entropy, dict(goal=float("nan")), "length.goal=nan must be at least 0 and at most 1"),
         (Tiers, dict(memory=2), "length.memory=2 must be at least 0 and at most 1"),

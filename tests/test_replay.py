@@ -32,7 +32,7 @@ def workdir(tmp_path) -> Workdir:
     shutil.copytree(tiny_laws.recorded().path, tmp_path / "run")
     made = Workdir(tmp_path / "run")
     names = [arm.name for arm in tiny_laws.ready().arms]
-    seconds = {"compile": dict.fromkeys(names, {})}
+    seconds = {"compile": {name: {} for name in names}}
     made.write("manifest.json", {"fingerprint": "", "wall_seconds": 1.0, "seconds": seconds, "costs": dict.fromkeys(names, COST.to_json())})
     rows = [{"name": name, "tokens_per_pass": 2.0, "speedup": {"value": 1.25}} for name in names]
     made.write("summary.json", {"arms": rows})

@@ -324,6 +324,7 @@ def test_every_rule_says_what_it_is(rule):
         ("lenient", {"l": 0.5}, "rule 'lenient' has no number 'l': it takes lenience, scaled_residual"),
         ("lenient", {}, "rule 'lenient' needs its number 'lenience'"),
         ("lenient", {"lenience": 0}, "rule.lenience=0 must be above 0 and at most 1"),
+        ("lenient", {"lenience": "a"}, "rule.lenience=a must be above 0 and at most 1"),
         ("lenient", {"lenience": np.nan}, "rule.lenience=nan must be above 0 and at most 1"),
         ("argmax_lenience", {"lenience": np.float32(1.5)}, "rule.lenience=1.5 must be above 0 and at most 1"),
         ("typical", {"epsilon": -0.1}, "rule.epsilon=-0.1 must be between 0 and 1"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from specjax import rules, shapes
+from specjax.rules import relaxed
 from specjax.types import Tree
 
 A = np.float32([0.5, 0.3, 0.15, 0.05]), np.float32([0.4, 0.4, 0.1, 0.1])
@@ -124,6 +125,13 @@ def test_typical_acceptance_takes_the_longest_path_and_then_the_likeliest(p_M, s
 def test_argmax_lenience_keeps_what_is_near_the_best():
     assert accepts(rules.ArgmaxLenience(lenience=0.5), A[0]) == [0, 1]
     assert accepts(rules.ArgmaxLenience(lenience=1), np.float32([0.4, 0.2, 0.4])) == [0, 2]
+
+
+@pytest.mark.parametrize("place", [1, relaxed.FEW, relaxed.FEW + 1, 10**6])
+def test_the_token_at_a_place_is_found_with_and_without_a_sort(place):
+    law_MV = np.random.default_rng(0).permuted(np.repeat(np.arange(100, dtype=np.float32), 2)[None].repeat(3, axis=0), axis=1)
+    right = np.sort(law_MV, axis=1)[:, ::-1][:, min(place, 200) - 1]
+    np.testing.assert_array_equal(relaxed.largest(law_MV, np.int32(place))[:, 0], right)
 
 
 def test_relaxed_acceptance_needs_both_the_rank_and_the_gap():

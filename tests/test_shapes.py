@@ -26,6 +26,8 @@ def test_paths_of_widths_and_of_a_list():
         ([(0,), ()], "at least one"),
         ([(0,), (0,)], "each once"),
         ([], "at least one path"),
+        ("9999x9999x9999x9999", "has more than 4096 nodes"),
+        ((64, 64), "64x64 has more than 4096 nodes"),
     ],
 )
 def test_what_is_no_tree_is_refused(given, says):

@@ -76,11 +76,11 @@ def sentence(results: dict) -> str:
 
 
 def table(replays: list) -> str:
-    lines = ["| drafts | rule | exact | tokens a round | more than the first | prompts to see it |", "|---|---|---|---|---|---|"]
+    lines = ["| drafts | rule | exact | tokens a round | more than the base | prompts to see it |", "|---|---|---|---|---|---|"]
     for group in (g for run in replays for g in run["groups"]):
         for row in group["rules"]:
-            needed, exact = row["difference"]["prompts"], "yes" if row["exact"] else "no"
-            cells = group["name"], row["rule"], exact, f"{row['tokens']:.3f}", signed(row["difference"]), needed or "-"
+            exact, more = "yes" if row["exact"] else "no", "base" if row["rule"] == group["base"] else signed(row["difference"])
+            cells = group["name"], row["rule"], exact, f"{row['tokens']:.3f}", more, row["difference"]["prompts"] or "-"
             lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
@@ -99,10 +99,11 @@ def signed(difference: dict) -> str:
 
 
 def figure(replays: list) -> str:
-    """Differences of the exact rules to the first, with their intervals; one scale for each kind of draft."""
+    """Differences of exact rules to the base, with their intervals; without those that are surely worse, which would set the scale."""
     rows, y = [], 20
     for group in (g for run in replays for g in run["groups"] if not g["certain"]):
-        found = [(r["rule"], r["difference"]) for r in group["rules"] if r["exact"] and r["rule"] != group["base"]]
+        rules = [(r["rule"], r["difference"]) for r in group["rules"] if r["exact"] and r["rule"] != group["base"]]
+        found = [(rule, d) for rule, d in rules if d["high"] is not None and d["high"] >= 0]
         reach = max(abs(x) for _, d in found for x in (d["low"], d["high"])) or 1.0
         at = lambda x, reach=reach: 400 + 190 * x / reach
         rows.append(f'<text x="10" y="{y}" font-weight="bold">{group["name"]}: tokens a round more than {group["base"]}</text>')

@@ -16,14 +16,14 @@ import numpy as np
 
 from specjax import ancestry, rules, sampling
 from specjax.lengths import Fixed
-from specjax.rules import Lenient, Speculative
+from specjax.rules import Lenient, RecursiveRejection, Speculative
 from specjax.types import Tree
 
 LENIENCES = 0.8, 0.5
 
 
 class Drafts(NamedTuple):
-    """N drafts with their whole laws; what stands at nodes that are not valid is zero. q None: every child was certain (one-hot q)."""
+    """N drafts with their whole laws. Tokens and p of nodes that are not valid are zero. q None: every child was certain (one-hot q)."""
 
     drawn: str
     parent_NM: np.ndarray
@@ -120,8 +120,8 @@ def judges(rule, drawn: str, branches: bool) -> bool:
 
 
 def usual() -> list:
-    """Every rule that can be made without numbers, the p/q rule first, and some leniences."""
-    found = [Speculative()]
+    """Every rule that can be made without numbers, the p/q rule of chains and that of trees first, and some leniences."""
+    found = [Speculative(), RecursiveRejection()]
     for kind in rules.ALL:
         try:
             found.append(kind())

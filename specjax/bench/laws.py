@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import ancestry, decode
+from specjax import decode
 from specjax.api import sample_id
 from specjax.bench import line
 from specjax.bench.alike import Group, groups
@@ -156,10 +156,8 @@ def draft_at(setup, params, state: State, cursor_B, id_B):
     draft = draft._replace(tree=dataclasses.replace(draft.tree, valid_M=asked_BM.at[:, 0].set(True)))
     verified, _, _ = verify(setup, params, draft, state._replace(cache=view.cache))
     tree, token_BM, q_BMV = cut_unknown(draft, verified.usable_BM)
-    p_BMV = jnp.where(tree.valid_M[..., None], verified.p_BMV, 0)
-    if q_BMV is not None:
-        q_BMV = jnp.where(jnp.any(ancestry.children(tree), axis=-1)[..., None], q_BMV, 0)
-    return tree, (tree.parent_M, tree.depth_M, tree.rank_M, tree.valid_M, jnp.where(tree.valid_M, token_BM, 0), p_BMV, q_BMV)
+    token_BM, p_BMV = jnp.where(tree.valid_M, token_BM, 0), jnp.where(tree.valid_M[..., None], verified.p_BMV, 0)
+    return tree, (tree.parent_M, tree.depth_M, tree.rank_M, tree.valid_M, token_BM, p_BMV, q_BMV)
 
 
 # ---------------------------------------------------------------- files

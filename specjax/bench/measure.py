@@ -181,8 +181,8 @@ def _choices(own, law, seed, logits_BTV, token_BS, turns):
 def draft_seconds(experiment: Experiment, arm) -> tuple[float, float]:
     """Seconds of one drafted token, and of catching up after full acceptance.
 
-    The first: the largest draft and taking in a round, shared out over what was drafted. The second: what a round takes longer when
-    the one before it was accepted whole, which leaves the last drafted token unread by a draft model; not under 0.
+    The first: the largest draft and taking in a round, shared out over the tokens that it can hold. The second: what a round takes
+    longer when the one before it was accepted whole, which leaves the last drafted token unread by a draft model; not under 0.
     """
     batch, decoder = experiment.plan.batch, arm.decoder
     widest = decoder.setup.ladder[-1]
@@ -194,40 +194,38 @@ def draft_seconds(experiment: Experiment, arm) -> tuple[float, float]:
     turns = jnp.int32(TURNS)
 
     def run(cursor_B, rises):
-        drafted, total, held[0] = _drafts(decoder.setup, experiment.target.params, held[0], cursor_B, rises, turns)
-        return drafted, total, held[0]
+        total, held[0] = _drafts(decoder.setup, experiment.target.params, held[0], cursor_B, rises, turns)
+        return total, held[0]
 
-    drafted = int(run(falling_B, False)[0])
     calls = {"level": functools.partial(run, falling_B, False), "late": functools.partial(run, rising_B, True)}
     seconds = interleaved(calls)  # by turns, so that each begins where the other has left nothing unread
     catch_up = max(seconds["late"] - seconds["level"], 0.0) / (TURNS - 1)  # the first turn of a call follows no acceptance
-    return seconds["level"] * batch / max(drafted, 1), catch_up
+    return seconds["level"] / (TURNS * (parts.nodes(decoder.setup.drafter) - 1)), catch_up
 
 
 @functools.partial(jax.jit, static_argnames="rises", donate_argnames="state")
 def _drafts(setup, params, state, cursor_B, rises, turns):
-    """`turns` drafts from `cursor_B` on: (tokens drafted, their sum, state).
+    """`turns` drafts from `cursor_B` on: (sum of their tokens, state).
 
     The cursor moves, so that no draft is lifted out of the loop: down by one, where the drafter has read all before it, or up as
     if every draft had been accepted and one token emitted. The target's part of a round is left out.
     """
 
     def one(_, carry):
-        drafted, total, state, cursor_B = carry
+        total, state, cursor_B = carry
         view = View(params, state.cache, state.token_BS, cursor_B)
         root_B = jnp.take_along_axis(state.token_BS, cursor_B[:, None], axis=1)[:, 0]
         ask_B = jnp.full_like(cursor_B, setup.drafter.most)
         draw = decode.Draw(setup, state._replace(cursor_B=cursor_B))
         own = setup.drafter.params
         draft, drafter, view = setup.drafter.propose(own, state.drafter, view, root_B, ask_B, draw)
-        nodes_B = draft.tree.valid_M.sum(-1, dtype=jnp.int32)
         depth_B = jnp.max(jnp.where(draft.tree.valid_M, draft.tree.depth_M, 0), axis=-1)
         cursor_B = cursor_B + depth_B + 1 if rises else jnp.maximum(cursor_B - 1, 0)
         drafter = setup.drafter.observe(own, drafter, view._replace(cursor_B=cursor_B), None)
         state = state._replace(cache=view.cache, drafter=drafter)
-        return drafted + (nodes_B - 1).sum(), total + draft.token_BM.sum(), state, cursor_B
+        return total + draft.token_BM.sum(), state, cursor_B
 
-    return jax.lax.fori_loop(0, turns, one, (jnp.int32(0), jnp.int32(0), state, cursor_B))[:3]
+    return jax.lax.fori_loop(0, turns, one, (jnp.int32(0), state, cursor_B))[:2]
 
 
 def _per_turn(seconds: dict) -> dict:

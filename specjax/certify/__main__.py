@@ -16,6 +16,7 @@ from rich.console import Console
 
 from specjax import build, command, rules
 from specjax.certify import drafter, loop, report, rule, toys
+from specjax.certify.drafts import DRAWN
 from specjax.certify.verdict import Verdict
 from specjax.command import CONFIG, fail, note, say
 
@@ -66,10 +67,24 @@ def named(text: str) -> list:
       ValueError: there are none, or one lacks what a rule declares.
     """
     made = build.rules_of(USUAL.get(text, text).replace(":", "."))
+    if not made:
+        raise ValueError(f"rule={text!r} names none: there would be nothing to certify")
     for one in made:
         if missing := [name for name in DECLARED if not hasattr(one, name)]:
             raise ValueError(f"rule={text!r} has no {', '.join(missing)}: see specjax.types.Rule for what a rule declares")
+        check_declared(text, one)
     return made
+
+
+def check_declared(text: str, one) -> None:
+    """Raises ValueError where a rule declares what no certificate could mean."""
+    if not (isinstance(one.name, str) and one.name and one.name.isprintable()):
+        raise ValueError(f"rule={text!r} has name={one.name!r}: it must be one printable line")
+    for key in ("exact", "one_hot_only", "trees"):
+        if not isinstance(getattr(one, key), bool):
+            raise ValueError(f"rule={text!r} has {key}={getattr(one, key)!r}: it must be True or False")
+    if not (isinstance(one.drawn, tuple) and one.drawn and set(one.drawn) <= set(DRAWN)):
+        raise ValueError(f"rule={text!r} has drawn={one.drawn!r}: it must be a tuple of {', '.join(DRAWN)}, at least one")
 
 
 if __name__ == "__main__":

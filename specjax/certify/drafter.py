@@ -16,16 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import Decoder, Sampling, decode
-from specjax.certify.chi_squared import p_value
+from specjax.certify.tally import Tally, child_laws, elders
 from specjax.certify.verdict import Verdict
 from specjax.lm import LM
 from specjax.state import RUNNING, Setup, State, Trace
 from specjax.types import Array, Draft, Drafter, Law, View, struct
 
-FALSE_ALARM = 1e-6
 CLOSE = 1e-5  # in q, between a state and a fresh one
-PLACES = 8  # that are told apart in a law's order, the last one is all the rest
-GROUPS = 8  # of tokens that came before
 BUDGET = 40
 
 
@@ -166,9 +163,9 @@ def faults(seen: Seen, vocab: int):
         "node 0 is not the root": (node_1M == 0) & (~valid_BM | (token_BM != seen.root_B[:, None])),
         "a node is valid and its parent is not, or stands after it": child_BM & orphan_BM,
         "depth_M is not the parent's plus one": child_BM & (tree.depth_M != parent(tree.depth_M) + 1),
-        "rank_M is not the place among the siblings": child_BM & (tree.rank_M != _elders(tree).sum(-1)),
+        "rank_M is not the place among the siblings": child_BM & (tree.rank_M != elders(tree).sum(-1)),
         "it drafts a token outside the vocabulary": child_BM & ((token_BM < 0) | (token_BM >= vocab)),
-        "siblings are drawn 'fixed' and equal": (tree.drawn == "fixed") & np.any(_elders(tree) & _same(token_BM), axis=-1),
+        "siblings are drawn 'fixed' and equal": (tree.drawn == "fixed") & np.any(elders(tree) & _same(token_BM), axis=-1),
     }
     yield from (f"{what}: {_first(place_BM)}" for what, place_BM in wrong.items() if place_BM.any())
     if (tree.drawn == "fixed") != (q_BMV is None):
@@ -176,14 +173,6 @@ def faults(seen: Seen, vocab: int):
     elif q_BMV is not None:
         yield from _law_faults(seen.draft, child_BM)
     yield from _stale(seen, child_BM)
-
-
-def _elders(tree) -> np.ndarray:
-    """[B, M, M]: is the second an elder sibling of the first."""
-    node_M = np.arange(tree.parent_M.shape[1])
-    siblings_BMM = tree.parent_M[:, :, None] == tree.parent_M[:, None, :]
-    born_BM = tree.valid_M & (node_M > 0)
-    return siblings_BMM & born_BM[:, :, None] & born_BM[:, None, :] & (node_M[:, None] > node_M)
 
 
 def _same(token_BM):
@@ -217,68 +206,3 @@ def _stale(seen: Seen, child_BM):
         differ_BM = differ_BM | (child_BM & ~(far_BM < CLOSE))
     if differ_BM.any():
         yield f"its state is not that of a fresh init: the next draft differs at {_first(differ_BM)}"
-
-
-# ---------------------------------------------------------------- whether q is what it draws from
-
-
-def child_laws(draft: Draft) -> np.ndarray:
-    """law_BMV from which each node was drawn, given its parent and its elder siblings; rows of invalid nodes are garbage."""
-    law_BMV = np.take_along_axis(draft.q_BMV, draft.tree.parent_M[..., None], axis=1).astype(np.float64)
-    if draft.tree.drawn == "without_replacement":
-        for row, node, elder in np.argwhere(_elders(draft.tree)):
-            law_BMV[row, node, draft.token_BM[row, elder]] = 0
-        law_BMV /= np.maximum(law_BMV.sum(axis=-1, keepdims=True), 1e-30)
-    return law_BMV
-
-
-class Tally:
-    """Where drafted tokens stood in the order of their laws, and what is expected of them: [M, M, GROUPS, PLACES], of each node given the
-    token of each node before it."""
-
-    def __init__(self, nodes: int):
-        self.count, self.expected = np.zeros((2, nodes, nodes, GROUPS, PLACES))
-
-    @property
-    def draws(self) -> int:
-        return int(self.count[:, 0].sum())
-
-    def add(self, draft: Draft) -> None:
-        tree, token_BM, q_BMV = draft
-        if q_BMV is None:
-            return
-        node_M = np.arange(token_BM.shape[1])
-        row, node = np.nonzero(tree.valid_M & (node_M > 0))
-        place_D, chance_DP = places(child_laws(draft)[row, node], token_BM[row, node])
-        group_BM = np.where(tree.valid_M, token_BM, 0) % GROUPS
-        for before in node_M[:-1]:
-            later = node > before
-            at = node[later], before, group_BM[row[later], before]
-            np.add.at(self.count, (*at, place_D[later]), 1)
-            np.add.at(self.expected, at, chance_DP[later])
-
-    def p_value(self) -> float:
-        """The least of all nodes', each given nothing and given each node before it, times their number."""
-        values = [1.0]
-        for node in range(1, len(self.count)):
-            count, expected = self.count[node, :node], self.expected[node, :node]
-            values.append(p_value(count[0].sum(0, keepdims=True), expected[0].sum(0, keepdims=True)))
-            values += map(p_value, count, expected)
-        return min(1.0, len(values) * min(values))
-
-    def fault(self) -> str:
-        if (value := self.p_value()) >= FALSE_ALARM:
-            return ""
-        return f"q is not the law that tokens are drawn from: p-value {value:.1e} over {self.draws} draws"
-
-
-def places(law_DV, token_D):
-    """(place_D, chance_DP): where each token stands among its law's most likely ones, and the chance of each place."""
-    order_DV = np.argsort(-law_DV, axis=1, kind="stable")
-    place_D = np.argmax(order_DV == token_D[:, None], axis=1)
-    falling_DV = np.take_along_axis(law_DV, order_DV, axis=1)
-    chance_DP = np.zeros((len(law_DV), PLACES))
-    head = min(PLACES - 1, law_DV.shape[1])
-    chance_DP[:, :head] = falling_DV[:, :head]
-    chance_DP[:, -1] += falling_DV[:, head:].sum(axis=1)
-    return np.minimum(place_D, PLACES - 1), chance_DP

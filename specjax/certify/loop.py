@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from specjax import Decoder, ModelDrafter, Sampling, drafters, parts, shapes
+from specjax import Decoder, ModelDrafter, Sampling, drafters, shapes
 from specjax.certify.chi_squared import p_value
 from specjax.certify.law import exact_law
 from specjax.certify.verdict import Verdict
@@ -28,8 +28,8 @@ from specjax.models import toy
 from specjax.state import State, new_state
 from specjax.types import Array, Rule, static, struct
 
-TARGET = np.array([[0.3, 0.45, 0.25], [0.45, 0.15, 0.4], [0.2, 0.35, 0.45]])  # row x: the law after token x
-DRAFT = np.array([[0.1, 0.2, 0.7], [0.4, 0.2, 0.4], [0.1, 0.7, 0.2]])  # overlaps .55, .95 and .65
+TARGET = np.array([[0.45, 0.2, 0.35], [0.2, 0.5, 0.3], [0.1, 0.3, 0.6]])  # row x: the law after token x
+DRAFT = np.array([[0.25, 0.5, 0.25], [0.2, 0.55, 0.25], [0.4, 0.4, 0.2]])  # overlaps .7, .95 and .6
 MOST = 3  # depth of a draft
 TREE = shapes.parse([(0,), (1,), (0, 0), (1, 0), (0, 0, 0)])
 TOKENS = 2 * (MOST + 1) + 1  # at least three rounds
@@ -71,7 +71,7 @@ class Reading:
         return (verdict.drafted_B == MOST) & (verdict.overlap_BM[:, self.node] < self.least)
 
 
-POLICIES = {"fixed": 0.0, "adaptive": 0.8}  # stands aside after two tokens of three
+POLICIES = {"fixed": 0.0, "adaptive": 0.825}  # stands aside after two tokens of three
 
 
 # ---------------------------------------------------------------- rows of the loop
@@ -168,7 +168,7 @@ def _drafters(rule: Rule, draft: LM):
 def _decoder(rule: Rule, target: LM, drafter, policy: str, sampling: Sampling) -> Decoder:
     node = 3 if rule.trees else 2  # the first one at depth 2
     length = Reading(least=POLICIES[policy], node=node)
-    ladder = (parts.nodes(drafter),) if rule.trees else None  # one width of trees: they take long to compile
+    ladder = (getattr(drafter, "nodes", drafter.most + 1),) if rule.trees else None  # one width of trees: they take long to compile
     return Decoder(target, drafter=drafter, rule=rule, length=length, sampling=sampling, ladder=ladder, chunk=CHUNK)
 
 

@@ -40,8 +40,10 @@ class BestFirst:
     taps = ()
 
     def __post_init__(self):
-        if self.most < 1 or not 1 <= self.beam <= self.model.vocab:
-            raise ValueError(f"drafter.most={self.most} must be at least 1, and drafter.beam={self.beam} from 1 to {self.model.vocab}")
+        if self.most < 1:
+            raise ValueError(f"drafter.most={self.most} must be at least 1")
+        if not 2 <= self.beam <= self.model.vocab:
+            raise ValueError(f"drafter.beam={self.beam} must be from 2 to {self.model.vocab}, the draft's tokens: with one it is a chain")
         seen = self.beam + (self.most - 1) * self.beam**2
         if not self.most + 2 <= self.nodes <= seen + 1:
             raise ValueError(f"drafter.nodes={self.nodes} must be from {self.most + 2} to {seen + 1}, as most and beam allow")
@@ -59,7 +61,7 @@ class BestFirst:
         return draft, branching.drafted(state, view, draft, ask_B, slot_BM, cache), view
 
     def observe(self, params, state: BranchingState, committed: View, features):
-        return branching.observe(self.model, state, committed, self.most)
+        return branching.observe(self.model, state, committed, self.most, max(self.most * self.beam, self.most + 1))
 
     def _grow(self, params, cache, view: View, root_B, ask_B, draw: Draw):
         """((token_BP, parent_BP, value_BP, slot_BP), cache): the pool of all nodes seen, the root first, then level by level.
@@ -93,7 +95,9 @@ class BestFirst:
             asked_B = jnp.where((depth < asked_B) & ~more_B, depth, asked_B)
 
             likely_BJJ, child_BJJ = jax.lax.top_k(ranked_BJV, beam)
-            worth_BJJ = value_BJ[..., None] + jnp.log(likely_BJJ).astype(real)
+            lost_BJJ = jnp.isnan(likely_BJJ)  # such children are no tokens, and stay: the loop names a draft without a law
+            child_BJJ = jnp.where(lost_BJJ, -1, child_BJJ)
+            worth_BJJ = value_BJ[..., None] + jnp.log(jnp.where(lost_BJJ, 1, likely_BJJ)).astype(real)
             worth_BX = jnp.where((depth < asked_B)[:, None], worth_BJJ.reshape(B, beam**2), -jnp.inf)
             child_BX, begin = child_BJJ.reshape(B, beam**2), 1 + depth * beam**2
             put = lambda all_BP, new_BX: jax.lax.dynamic_update_slice_in_dim(all_BP, new_BX, begin, axis=1)

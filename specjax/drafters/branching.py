@@ -36,8 +36,12 @@ def init(model, params, view: View, nodes: int, fed: int, chunk: int) -> Branchi
 
 
 def drafted(state: BranchingState, view: View, draft: Draft, ask_B, slot_BM, cache) -> BranchingState:
-    """The state between a draft and its round."""
-    asked_B = ask_B > 0
+    """The state between a draft and its round.
+
+    A row's deepest nodes count as never fed, though they were where another row went deeper: nothing may depend on its batch.
+    """
+    asked_B, depth_BM = ask_B > 0, draft.tree.depth_M
+    length_B1 = jnp.max(jnp.where(draft.tree.valid_M, depth_BM, 0), axis=1, keepdims=True)
     return BranchingState(
         cache=cache,
         cursor_B=jnp.where(asked_B, view.cursor_B, state.cursor_B),
@@ -45,14 +49,14 @@ def drafted(state: BranchingState, view: View, draft: Draft, ask_B, slot_BM, cac
         token_BM=draft.token_BM,
         parent_BM=draft.tree.parent_M,
         valid_BM=draft.tree.valid_M & asked_B[:, None],
-        slot_BM=slot_BM,
+        slot_BM=jnp.where(depth_BM < length_B1, slot_BM, -1),
     )
 
 
-def observe(model, state: BranchingState, committed: View, most: int) -> BranchingState:
-    """Keep of the last draft what was committed and fed."""
+def observe(model, state: BranchingState, committed: View, most: int, fed: int) -> BranchingState:
+    """Keep of the last draft what was committed and fed. fed: as `init` takes it."""
     slot_BT, kept_B = _committed(state, committed, most)
-    cache = model.gather(state.cache, state.target_B, slot_BT)
+    cache = model.gather(state.cache, state.target_B, slot_BT, fed)
     cursor_B = jnp.minimum(state.cursor_B + kept_B, committed.cursor_B)
     return state._replace(cache=cache, cursor_B=cursor_B, target_B=committed.cursor_B, valid_BM=jnp.zeros_like(state.valid_BM))
 

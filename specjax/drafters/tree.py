@@ -64,13 +64,11 @@ class TreeDrafter:
     def propose(self, params, state: BranchingState, view: View, root_B, ask_B, draw: Draw):
         level = ingest.level(self.model, params, state.cache, view.token_BS, state.cursor_B, view.cursor_B, ask_B > 0, self.most + 1)
         draft, cache = self._grow(params, level, view, root_B, ask_B, draw)
-        depth_BM, valid_BM = draft.tree.depth_M, draft.tree.valid_M
-        length_B1 = jnp.max(jnp.where(valid_BM, depth_BM, 0), axis=1, keepdims=True)
-        slot_BM = jnp.where(depth_BM < length_B1, _levels(self.shape).slot_M[None], -1)  # the deepest nodes of a row were drawn, never fed
+        slot_BM = jnp.asarray(_levels(self.shape).slot_M)[None]
         return draft, branching.drafted(state, view, draft, ask_B, slot_BM, cache), view
 
     def observe(self, params, state: BranchingState, committed: View, features):
-        return branching.observe(self.model, state, committed, self.most)
+        return branching.observe(self.model, state, committed, self.most, self.nodes)
 
     def _drawn(self, draw: Draw) -> str:
         """How siblings are drawn in this loop, as their rule must know it."""
@@ -129,7 +127,8 @@ def _siblings(drawn: str, draw: Draw, q_BTV, ranked, child_TJ, depth):
     """child_BTJ: the tokens of J children of each of T nodes."""
     count = child_TJ.shape[1]
     if drawn == "fixed":
-        return jax.lax.top_k(ranked(), count)[1]
+        likely_BTJ, child_BTJ = jax.lax.top_k(ranked(), count)
+        return jnp.where(jnp.isnan(likely_BTJ), -1, child_BTJ)  # no token: the loop names a draft without a law
     if drawn == "iid":
         return jnp.stack([draw(q_BTV, child_TJ[:, j], depth) for j in range(count)], axis=-1)
     return draw.several(q_BTV, child_TJ[:, 0], count, depth)

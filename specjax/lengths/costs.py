@@ -34,6 +34,9 @@ class Costs:
         if self.v is not None:
             array(self, "v", np.float32, lambda x: x.ndim == 1 and len(x) > 1 and (x > 0).all(), "at least two costs, each above 0")
         real(self, c=(0, EVERYTHING), catch_up=(0, EVERYTHING), share=(0, 1))
+        for name in ("c", "catch_up"):
+            if self.v is None and getattr(self, name):
+                raise ValueError(f"length.{name}={getattr(self, name)} changes nothing without length.v: a run measures all three, or none")
 
     @property
     def needs_costs(self) -> bool:

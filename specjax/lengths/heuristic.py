@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from specjax.lengths.numbers import EVERYTHING
+from specjax.lengths.numbers import EVERYTHING, between
 from specjax.types import Array, struct
 
 
@@ -25,7 +25,7 @@ class Heuristic:
 
     def __post_init__(self):
         for name, value in (("start", self.start), ("most", self.most)):
-            if not 1 <= value <= EVERYTHING or value % 1:  # NaN is not
+            if not between(value, 1, EVERYTHING) or value % 1:
                 raise ValueError(f"length.{name}={value} must be a whole number of at least 1 and at most {EVERYTHING}")
         if self.start > self.most:
             raise ValueError(f"length.start={self.start} must be at most {self.most}, length.most")
@@ -40,7 +40,7 @@ class Heuristic:
         return jnp.ones(q_BV.shape[0], bool)
 
     def observe(self, state, verdict):
-        most = jnp.minimum(jnp.asarray(self.most, jnp.int32), verdict.overlap_BM.shape[1] - 1)
+        most = jnp.minimum(jnp.asarray(self.most, jnp.int32), verdict.most)
         asked_B = jnp.minimum(state, most)
         full_B = verdict.accepted_B == verdict.drafted_B
         changed_B = jnp.where(full_B, jnp.minimum(asked_B + 2, most), jnp.maximum(asked_B - 1, 1))

@@ -13,9 +13,17 @@ def real(policy, **bounds: tuple[float, float]) -> None:
     """Numbers within bounds, both included; they become floats, so that 1 and 1.0 are one program."""
     for name, (low, high) in bounds.items():
         value = getattr(policy, name)
-        if not low <= value <= high:  # NaN is not
+        if not between(value, low, high):
             raise ValueError(f"length.{name}={value} must be at least {low} and at most {high}")
         object.__setattr__(policy, name, float(value))
+
+
+def between(value, low, high) -> bool:
+    """Whether it is one number within bounds, both included."""
+    try:
+        return bool(low <= value <= high)  # NaN is not
+    except (TypeError, ValueError):  # a text, or several numbers
+        return False
 
 
 def array(policy, name: str, dtype, fits: Callable[[np.ndarray], bool], right: str) -> None:

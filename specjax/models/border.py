@@ -56,8 +56,8 @@ class LanguageModel:
     def head(self, params, hidden):
         return self._merge(params).head(hidden)
 
-    def gather(self, kept, cursor_B, slot_BT):
-        return cache.gather(kept, len(cursor_B), self.config.kv_heads, cursor_B, slot_BT)
+    def gather(self, kept, cursor_B, slot_BT, span: int):
+        return cache.gather(kept, len(cursor_B), self.config.kv_heads, cursor_B, slot_BT, span)
 
     def init_cache(self, batch: int, size: int, dtype=None):
         c = self.config

@@ -39,15 +39,21 @@ def write(cache, new_BTGC, cursor_B):
     return cache
 
 
-def gather(cache: Cache, batch: int, kv_heads: int, cursor_B, slot_BT) -> Cache:
-    """Slot cursor + t gets what was in slot cursor + slot_BT[:, t]: the accepted path of a tree becomes contiguous."""
-    return jax.tree.map(lambda array: write(array, _read(array, batch, kv_heads, cursor_B, slot_BT), cursor_B), cache)
+def gather(cache: Cache, batch: int, kv_heads: int, cursor_B, slot_BT, span: int) -> Cache:
+    """Slot cursor + t gets what was in slot cursor + slot_BT[:, t], under cursor + `span`: a tree's path becomes contiguous.
 
+    Read by a product with a 0/1 matrix, which is exact: XLA would fuse an indexed read with the write, and copy the whole cache for it.
+    """
+    chosen_BTN = slot_BT[..., None] == jnp.arange(span, dtype=slot_BT.dtype)[None, None]
 
-def _read(cache, batch: int, kv_heads: int, cursor_B, slot_BT):
-    """[B, T, G, C]: the slots cursor + slot_BT."""
-    rows_BGSC = cache.reshape(batch, kv_heads, *cache.shape[-2:])
-    return jax.vmap(lambda row_GSC, at_T: row_GSC[:, at_T].transpose(1, 0, 2))(rows_BGSC, cursor_B[:, None] + slot_BT)
+    def moved(array):
+        rows_BGSC = array.reshape(batch, kv_heads, *array.shape[-2:])
+        near_BGNC = jax.vmap(lambda row_GSC, at: jax.lax.dynamic_slice_in_dim(row_GSC, at, span, axis=1))(rows_BGSC, cursor_B)
+        near_BGNC = jnp.where(jnp.isfinite(near_BGNC), near_BGNC, 0)  # 0 times what overflowed on another branch is NaN
+        path_BTGC = jnp.einsum("btn,bgnc->btgc", chosen_BTN.astype(array.dtype), near_BGNC, precision=jax.lax.Precision.HIGHEST)
+        return write(array, path_BTGC, cursor_B)
+
+    return jax.tree.map(moved, cache)
 
 
 def causal(cursor_B, tokens: int, size: int):

@@ -38,7 +38,7 @@ class TableModel:
             context_BT = context_BT * self.vocab + before(back)
         return context_BT[..., None], (), cache
 
-    def gather(self, cache, cursor_B, slot_BT):
+    def gather(self, cache, cursor_B, slot_BT, span: int):
         new_BT = jnp.take_along_axis(cache, cursor_B[:, None] + slot_BT, axis=1)
         return jax.vmap(lambda row, new, at: jax.lax.dynamic_update_slice(row, new, (at,)))(cache, new_BT, cursor_B)
 

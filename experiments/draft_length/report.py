@@ -1,0 +1,119 @@
+"""Table, figure and answer of this experiment, from the folder of its run.
+
+    python experiments/draft_length/report.py WORKDIR
+
+Writes results.json, figure.svg, and what stands between the marks of README.md, all beside this file.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from specjax.bench.records import Workdir
+from specjax.bench.summary import LEVEL, RESAMPLES
+
+HERE = Path(__file__).parent
+OPTIMAL, FIXED = "optimal", re.compile(r"fixed K=\d+")
+
+
+def main(folder: str) -> None:
+    workdir = Workdir(folder)
+    summary, rows = workdir.read("summary.json"), list(workdir.records())
+    results = {"arms": [arm(a) for a in summary["arms"]], "answer": answer(summary, rows)}
+    (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    (HERE / "figure.svg").write_text(figure(results["arms"]), encoding="utf-8")
+    readme = (HERE / "README.md").read_text(encoding="utf-8")
+    made = "\n\n".join([sentence(results["answer"]), table(results["arms"])])
+    marks = r"(<!-- begin results -->\n).*(\n<!-- end results -->)"
+    (HERE / "README.md").write_text(re.sub(marks, lambda m: m[1] + made + m[2], readme, flags=re.DOTALL), encoding="utf-8")
+    print(made)
+
+
+def arm(row: dict) -> dict:
+    keep = "name", "tokens_per_second", "speedup", "predicted_speedup", "tokens_per_pass", "matches_plain"
+    by_category = {name: category["speedup"]["value"] for name, category in row["by_category"].items()}
+    return {key: row[key] for key in keep} | {"by_category": by_category}
+
+
+def answer(summary: dict, rows: list) -> dict:
+    """Optimal against the best fixed K and against plain, seconds over the same prompts; and its worst category and prompt."""
+    speed = {a["name"]: a["tokens_per_second"] for a in summary["arms"]}
+    best = max((name for name in speed if FIXED.fullmatch(name)), key=speed.get)
+    [plain] = {a["baseline"] for a in summary["arms"]}
+    found = {"best": best, "against_best": ratio(rows, best, OPTIMAL), "against_plain": ratio(rows, plain, OPTIMAL), "categories": {}}
+    for category in dict.fromkeys(row["category"] for row in rows):
+        own = [row for row in rows if row["category"] == category]
+        found["categories"][category] = {"against_plain": ratio(own, plain, OPTIMAL), "best": {}}
+        fixed = {name: ratio(own, plain, name)["value"] for name in speed if FIXED.fullmatch(name)}
+        strongest = max(fixed, key=fixed.get)
+        found["categories"][category]["best"] = {"name": strongest, "speedup": fixed[strongest], "optimal": ratio(own, strongest, OPTIMAL)}
+    return found
+
+
+def ratio(rows: list, base: str, own: str) -> dict:
+    """Seconds of one arm over those of another, which said the same; interval by bootstrap over prompts."""
+    seconds = {name: {str(r["question_id"]): r["seconds"]["decode"] for r in rows if r["arm"] == name} for name in (base, own)}
+    both_P = np.asarray([[seconds[base][q], seconds[own][q]] for q in seconds[base]])
+    drawn = np.random.default_rng(0).integers(len(both_P), size=(RESAMPLES, len(both_P)))
+    total = both_P[drawn].sum(1)
+    low, high = np.percentile(total[:, 0] / total[:, 1], [(100 - LEVEL) / 2, (100 + LEVEL) / 2])
+    return {"value": float(np.divide(*both_P.sum(0))), "low": float(low), "high": float(high)}
+
+
+# ---------------------------------------------------------------- what is written
+
+
+def sentence(found: dict) -> str:
+    worst = min(found["categories"], key=lambda c: found["categories"][c]["against_plain"]["value"])
+    return (
+        f"**Answer.** The cost-optimal policy decodes {interval(found['against_plain'])} times as fast as plain and "
+        f"{interval(found['against_best'])} times as fast as the best fixed length ({found['best']}); in the category where drafts pay "
+        f"least ({worst.replace('_', ' ')}) it runs at {interval(found['categories'][worst]['against_plain'])} of plain."
+    )
+
+
+def interval(x: dict) -> str:
+    return f"{x['value']:.3f} ({x['low']:.3f} to {x['high']:.3f})"
+
+
+def table(arms: list) -> str:
+    categories = list(arms[0]["by_category"])
+    head = ["policy", "tokens/s", "speedup", "predicted", "tokens a pass", *(c.replace("_", " ") for c in categories)]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in arms:
+        own = [f"{row['by_category'][c]:.2f}" for c in categories]
+        predicted = "" if row["predicted_speedup"] is None else f"{row['predicted_speedup']:.2f}"
+        speed = f"{row['tokens_per_second']:.1f}", short(row["speedup"]), predicted, f"{row['tokens_per_pass']:.2f}"
+        lines.append("| " + " | ".join([row["name"], *speed, *own]) + " |")
+    return "\n".join(lines)
+
+
+def short(x: dict) -> str:
+    return f"{x['value']:.2f}" if x["low"] is None else f"{x['value']:.2f} ({x['low']:.2f} to {x['high']:.2f})"
+
+
+def figure(arms: list) -> str:
+    """Speedup of each policy with its interval, and in each category a dot."""
+    arms = [a for a in arms if a["speedup"]["low"] is not None]
+    at = lambda x: 150 + 180 * x
+    rows, bottom = [], 40 + 26 * len(arms)
+    for tick in (0.5, 1.0, 1.5, 2.0):
+        rows.append(f'<line x1="{at(tick)}" x2="{at(tick)}" y1="20" y2="{bottom}" stroke="#{"333" if tick == 1 else "ddd"}"/>')
+        rows.append(f'<text x="{at(tick) - 8}" y="14">{tick}</text>')
+    for i, row in enumerate(arms):
+        y, s = 40 + 26 * i, row["speedup"]
+        rows.append(f'<text x="10" y="{y + 4}">{row["name"]}</text>')
+        rows.append(f'<line x1="{at(s["low"]):.1f}" x2="{at(s["high"]):.1f}" y1="{y}" y2="{y}" stroke="#36c" stroke-width="3"/>')
+        rows.append(f'<circle cx="{at(s["value"]):.1f}" cy="{y}" r="5" fill="#36c"/>')
+        rows += [f'<circle cx="{at(x):.1f}" cy="{y + 8}" r="2" fill="#c63"/>' for x in row["by_category"].values()]
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="640" height="{bottom + 10}" font-family="sans-serif" font-size="12">'
+    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *rows, "</svg>"]) + "\n"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
