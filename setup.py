@@ -4,7 +4,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-TEST = ["pytest>=8.3,<10", "pytest-xdist>=3.6,<4", "hypothesis>=6.100,<7", "scipy>=1.13,<2", "ruff>=0.12,<0.18"]
+TEST = ["pytest>=8.3,<10", "pytest-xdist>=3.6,<4", "hypothesis>=6.100,<7", "ruff>=0.12,<0.18"]
 TORCH = ["torch==2.13.0", "transformers>=5.0,<6"]
 
 setup(
@@ -23,6 +23,7 @@ setup(
         "optax>=0.2.5,<0.3",
         "orbax-checkpoint>=0.11.30,<0.13",
         "numpy>=2.0,<3",
+        "scipy>=1.13,<2",
         "ml-collections>=1.0,<2",
         "absl-py>=2.1,<3",
         "safetensors>=0.5,<0.9",

@@ -32,13 +32,13 @@ CHANGES = {  # one other value of each key
         max_new_tokens=7, min_new_tokens=3, stop=["a"], forbidden=[5], processors=["test_behaviours_settings:Shift"], logprobs=True, seed=1,
         batch=3, repeats=2, samples=2, refill=True, ignore_eos=False, record_laws=True,
     ),
-    "arms.0": dict(name="other", rule=None, length=None, draft_sampling=None),
+    "arms.0": dict(name="other", rule=None, length=None, draft_sampling=None, ladder=[2, 4]),
     "arms.0.drafter": dict(source="toy://tiny/2", most=2, dtype="bfloat16", noise=0.5),
     "arms.0.rule": dict(lenience=0.4, scaled_residual=False),
     "arms.0.length": dict(start=1, most=2),
     "arms.0.sampling": FILTERS,
     "arms.0.draft_sampling": FILTERS,
-    "arms.1.drafter": dict(most=2, max_n=3, min_n=1, per_match=1.5),
+    "arms.1.drafter": dict(most=2, max_n=3, min_n=1, per_match=1.5, branches=2),
     "arms.1.length": dict(k=1),
     "arms.2.drafter": dict(exit_layer=2, most=1),
 }  # fmt: skip
@@ -47,7 +47,7 @@ KINDS = {
     "arms.0.rule": Lenient, "arms.0.length": Heuristic, "arms.0.sampling": Sampling, "arms.1.drafter": NGram, "arms.1.length": Fixed,
     "arms.2.drafter": plan.EarlyExitDraft,
 }  # fmt: skip
-REFUSED = {"chat": "no chat template", "quick": "no prompt is marked", "coupled": "coupled (sampling is|changes nothing)"}
+REFUSED = {"branches": "judges chains", "chat": "no chat template", "quick": "no prompt is marked", "coupled": "coupled (sampling is|changes nothing)"}
 KEYS = [(where, key) for where, values in CHANGES.items() for key in values]
 
 

@@ -56,7 +56,7 @@ def test_a_checkpoint_is_described_without_its_weights(report, monkeypatch):
     text = "\n".join(lines)
     assert f"target      {folder}: " in text and "0.005456M parameters in tensors of type F32 (20)" in text
     assert "no tokenizer: prompts cannot be texts" in text
-    assert code == 1 and faults(lines)[0] == "✗ draft vocabulary of 257 tokens, target's has 48: they must agree"
+    assert code == 1 and faults(lines)[0] == "✗ arm 'draft model': draft vocabulary of 257 tokens, target's has 48: they must agree"
 
 
 def test_every_fault_is_named(report, monkeypatch):

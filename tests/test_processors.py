@@ -131,7 +131,7 @@ def test_a_path_that_ends_in_nothing_to_say_does_no_harm_unless_it_is_taken(mode
     dead_end = lambda x, path: jnp.where(path.token_S[path.length - 1] == 2, -jnp.inf, x)
     out = specjax.generate(target, [[1]], drafter=drafter(lm([0.1, 0.1, 0.8])), processors=[dead_end], max_new_tokens=20, sampling=mode)
     assert len(out.token_ids[0]) == 20 and 2 not in out.token_ids[0] and out.counts["rejected"][0] > 0
-    assert all(np.isfinite(x).all() for x in out.trace)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(out.trace))
 
 
 @pytest.mark.parametrize(
