@@ -32,6 +32,7 @@ setup(
         "huggingface_hub>=0.30,<3",
         "gguf>=0.17,<0.20",
         "rich>=13.9,<16",
+        "filelock>=3.15,<4",
     ],
     extras_require={
         "test": TEST,

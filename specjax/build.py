@@ -173,7 +173,7 @@ def _arm(given, where):
         raise ValueError(
             f"{where}.length changes nothing: drafts of an n-gram, or at a temperature 0 of their own, are certain, take 'match'"
         )
-    ranked = isinstance(arm.drafter, BestFirstDraft) or isinstance(arm.drafter, TreeDraft) and arm.drafter.drawn == "fixed"
+    ranked = isinstance(arm.drafter, BestFirstDraft) or (isinstance(arm.drafter, TreeDraft) and arm.drafter.drawn == "fixed")
     if arm.draft_sampling is not None and ranked and not doubts and arm.draft_sampling.penalties == arm.sampling.penalties:
         raise ValueError(f"{where}.draft_sampling changes nothing: such drafts are the likeliest tokens at temperature 1, whatever it says")
     if isinstance(length, Fixed) and length.k != EVERYTHING:
@@ -216,11 +216,9 @@ def _drafter(given, where):
 
 
 def _shape(given, where):
-    if not isinstance(given, str | list):
-        raise ValueError(f"{where}={given!r} must be widths like '2x2x1', or a list of paths")
     try:
         made = shapes.parse(given)
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     within(f"{where}: nodes", made.nodes, 2, MOST)
     return made

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax
 from absl import flags
+from filelock import FileLock
 from ml_collections import config_flags
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a file with get_config().", lock_config=True)
@@ -59,6 +60,14 @@ def note(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _drop_halves(folder: Path) -> None:
+    """A process that was killed while it wrote leaves a program without its time of use, and JAX fails at every one it writes after that."""
+    with FileLock(folder / ".lockfile", timeout=10):
+        for program in folder.glob("*-cache"):
+            if not program.with_name(program.name.removesuffix("cache") + "atime").exists():
+                program.unlink()
+
+
 def settle_jax() -> None:
     """Programs compiled once are read from disk by later processes; JAX's own news are left out."""
     if sys.stdout:  # None where the process was started with it closed
@@ -68,6 +77,7 @@ def settle_jax() -> None:
     try:
         folder = Path(os.environ.get("SPECJAX_CACHE") or "~/.cache/specjax").expanduser() / "xla"
         folder.mkdir(parents=True, exist_ok=True)
+        _drop_halves(folder)
     except (OSError, RuntimeError) as error:  # a file, a folder that is closed, an unknown user
         return note(f"compiled programs are not kept: {one_line(error)}")
     jax.config.update("jax_compilation_cache_dir", str(folder))

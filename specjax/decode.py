@@ -73,6 +73,7 @@ def decode_round(setup: Setup, params, state: State) -> State:
     view = View(params, state.cache, state.token_BS, state.cursor_B)
     draw = Draw(setup, state)
     draft, drafter, view = setup.drafter.propose(setup.drafter.params, state.drafter, view, root_B, ask_B, draw)
+    _check_nodes(setup, draft)
     asked_BM = draft.tree.valid_M & (draft.tree.depth_M <= ask_B[:, None])  # whatever a drafter does, no row passes its budget
     valid_BM = asked_BM.at[:, 0].set(True)  # and the root is there
     draft = draft._replace(tree=dataclasses.replace(draft.tree, valid_M=valid_BM))
@@ -88,6 +89,14 @@ def decode_round(setup: Setup, params, state: State) -> State:
         _, state = jax.lax.while_loop(lambda c: c[0], lambda c, body=body: (jnp.zeros((), bool), body(c[1])), (turns, state))
         below = width
     return state
+
+
+def _check_nodes(setup: Setup, draft: Draft) -> None:
+    """While the loop is compiled: no rung would hold a larger draft, and the loop never end."""
+    nodes, widest = draft.token_BM.shape[1], setup.ladder[-1]
+    if nodes > widest:
+        name = getattr(setup.drafter, "name", type(setup.drafter).__name__)
+        raise ValueError(f"drafter={name} made a draft of {nodes} nodes, its `nodes` (without it `most` + 1) says {widest}")
 
 
 def _ask(setup: Setup, state: State):

@@ -77,8 +77,13 @@ def check(drafter, rule, length):
             raise ValueError(f"{kind}={name_of(part)} has no {', '.join(missing)}: see specjax.types")
         if not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(numbers(part))):
             raise ValueError(f"{kind}={name_of(part)} is no pytree of numbers: make its class a specjax.types.struct")
-    if isinstance(length, Fixed) and not (0 <= length.k <= drafter.most or length.k == EVERYTHING):
-        raise ValueError(f"length.k={length.k} must be between 0 and {drafter.most}, the drafter's largest draft (`most`)")
+    for name in ("most", "nodes"):
+        whole(f"drafter.{name}", getattr(drafter, name, 0), 0, EVERYTHING)
+    policy = getattr(length, "policy", length)
+    if isinstance(policy, Fixed):
+        k = whole("length.k", policy.k, -EVERYTHING, EVERYTHING)
+        if not (0 <= k <= drafter.most or k == EVERYTHING):
+            raise ValueError(f"length.k={k} must be between 0 and {drafter.most}, the drafter's largest draft (`most`)")
     if isinstance(drafter, NGram) and not (
         1 <= drafter.min_n <= drafter.max_n and min(drafter.most, drafter.branches) >= 1 <= drafter.per_match + 1
     ):

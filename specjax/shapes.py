@@ -67,13 +67,18 @@ def parse(given: str | Shape | Iterable) -> Shape:
     """
     if isinstance(given, Shape):
         return given
+    wrong = ValueError(f"tree={given!r} must be widths like '2x2x1', or a list of paths")
     if isinstance(given, str):
         if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", given):
-            raise ValueError(f"tree={given!r} must be widths like '2x2x1', or a list of paths")
+            raise wrong
         return _of_widths([int(width) for width in given.split("x")])
+    if not isinstance(given, Iterable):
+        raise wrong
     given = list(given)
     if given and all(isinstance(entry, int | np.integer) for entry in given):
         return _of_widths(given)
+    if not all(isinstance(path, Iterable) for path in given):
+        raise wrong
     return _of_paths([tuple(path) for path in given])
 
 
@@ -91,10 +96,11 @@ def _of_widths(widths: Sequence[int]) -> Shape:
 
 
 def _of_paths(paths: Sequence[tuple]) -> Shape:
-    known = set(paths)
     for path in paths:
         if not path or not all(isinstance(rank, int | np.integer) and rank >= 0 for rank in path):
             raise ValueError(f"tree: path {path!r} must be whole numbers of at least 0, at least one")
+    known = set(paths)
+    for path in paths:
         elder = (*path[:-1], path[-1] - 1) if path[-1] else path[:-1]
         if elder and elder not in known:
             raise ValueError(f"tree: path {path!r} is there without {elder!r}")

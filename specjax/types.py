@@ -141,7 +141,8 @@ class Model(Protocol):
         """Logits [..., V or more] of hidden states [..., D]."""
 
     def gather(self, cache, cursor_B, slot_BT, span: int) -> PyTree:
-        """The cache with slot cursor + t holding what was in slot cursor + slot_BT[:, t]; slot_BT < span. Only drafts that branch need it."""
+        """The cache with slot cursor + t holding what was in slot cursor + slot_BT[:, t], all under `span`. Only drafts that branch
+        need it."""
 
 
 class Draw(Protocol):

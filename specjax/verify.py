@@ -83,8 +83,11 @@ class Judged(NamedTuple):
 
 def cut_unknown(draft: Draft, usable_BM) -> Draft:
     """The draft up to the first node without a law of the target: nothing after it can be judged."""
-    seen_BMM = ancestry.ancestors(draft.tree.parent_M) & ~jnp.eye(usable_BM.shape[1], dtype=bool)[None]
-    known_BM = ~jnp.any(seen_BMM & ~usable_BM[:, None, :], axis=-1)
+    if draft.tree.chain:
+        known_BM = jnp.cumprod(jnp.pad(usable_BM[:, :-1], ((0, 0), (1, 0)), constant_values=True), axis=1).astype(bool)
+    else:
+        above_BMM = ancestry.ancestors(draft.tree.parent_M) & ~jnp.eye(usable_BM.shape[1], dtype=bool)[None]
+        known_BM = ~jnp.any(above_BMM & ~usable_BM[:, None, :], axis=-1)
     return draft._replace(tree=dataclasses.replace(draft.tree, valid_M=draft.tree.valid_M & known_BM))
 
 

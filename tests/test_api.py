@@ -69,6 +69,11 @@ REFUSED = {
     "length.k=10 must be between 0 and 7, the drafter's largest draft": lambda t: specjax.Decoder(
         t, drafter=specjax.NGram(), length=fixed(10)
     ),
+    "length.k=9 must be between 0 and 7": lambda t: specjax.Decoder(
+        t, drafter=specjax.NGram(), length=specjax.lengths.StandAside(policy=fixed(9), v=(1.0, 1.0))
+    ),
+    "length.k=2.5 must be a whole number": lambda t: specjax.Decoder(t, drafter=specjax.NGram(), length=specjax.Fixed(k=2.5)),
+    "drafter.most=2.5 must be a whole number": lambda t: specjax.Decoder(t, drafter=specjax.NGram(most=2.5)),
     "length.k=-3 must be between 0 and 0": lambda t: specjax.Decoder(t, length=fixed(-3)),
     "rule.lenience=-1.0 must be above 0": lambda t: specjax.Decoder(t, rule=Lenient(lenience=-1.0), sampling=Sampling(temperature=1.0)),
     "sampling.top_k=2.9 must be a whole number": lambda t: specjax.Decoder(t, sampling=Sampling(temperature=1.0, top_k=2.9)),

@@ -47,7 +47,12 @@ KINDS = {
     "arms.0.rule": Lenient, "arms.0.length": Heuristic, "arms.0.sampling": Sampling, "arms.1.drafter": NGram, "arms.1.length": Fixed,
     "arms.2.drafter": plan.EarlyExitDraft,
 }  # fmt: skip
-REFUSED = {"branches": "judges chains", "chat": "no chat template", "quick": "no prompt is marked", "coupled": "coupled (sampling is|changes nothing)"}
+REFUSED = {
+    "branches": "judges chains",
+    "chat": "no chat template",
+    "quick": "no prompt is marked",
+    "coupled": "coupled (sampling is|changes nothing)",
+}
 KEYS = [(where, key) for where, values in CHANGES.items() for key in values]
 
 

@@ -264,12 +264,17 @@ def tree(shape, drawn):
     "draft",
     [
         tree([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)], "without_replacement"),
+        tree("2x2", "iid"),  # siblings are equal
         BestFirst(model=PAIR[1].model, params=PAIR[1].params, nodes=7, most=3, beam=2, chunk=CHUNK),
+        ModelDrafter(model=PAIR[1].model, params=PAIR[1].params, most=3, chunk=CHUNK),
     ],
-    ids=["paths", "best first"],
+    ids=["paths", "iid", "best first", "chain"],
 )
 def test_at_temperature_zero_every_exact_rule_gives_the_tokens_of_plain(draft):
-    able = (Greedy(), *(rule for rule in EXACT if rule.trees and "fixed" in rule.drawn))
+    branches = getattr(draft, "nodes", draft.most + 1) > draft.most + 1
+    drawn = "iid" if getattr(draft, "drawn", "iid") == "iid" else "fixed"  # nothing is left to chance
+    able = (Greedy(), *(rule for rule in EXACT if not branches or (rule.trees and drawn in rule.drawn)))
+    assert len(able) == {(True, "fixed"): 4, (True, "iid"): 5, (False, "iid"): 7}[branches, drawn]
     plain = tokens_of(NoDraft(), Greedy(), Sampling())
     for which in range(len(able)):
         assert (tokens_of(draft, OneOf(rules=able, which=which), Sampling()) == plain).all(), able[which].name

@@ -35,3 +35,18 @@ def test_a_cache_that_cannot_be_made_and_a_terminal_that_lacks_a_letter(tmp_path
     assert sys.stdout.buffer.getvalue() == b"\\u2713 \\xe9\n" and jax.config.jax_compilation_cache_dir == before
     said = capsys.readouterr().err
     assert said.startswith("compiled programs are not kept: ") and said.count("\n") == 1
+
+
+def test_a_program_that_was_not_written_to_its_end_is_dropped(tmp_path, monkeypatch):
+    kept = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_compilation_cache_max_size"
+    before = {name: getattr(jax.config, name) for name in kept}
+    (tmp_path / "xla").mkdir()
+    for name in ("whole-cache", "whole-atime", "half-cache"):
+        (tmp_path / "xla" / name).write_bytes(b"x")
+    monkeypatch.setenv("SPECJAX_CACHE", str(tmp_path))
+    try:
+        command.settle_jax()
+        assert {path.name for path in (tmp_path / "xla").iterdir()} - {".lockfile"} == {"whole-cache", "whole-atime"}
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)

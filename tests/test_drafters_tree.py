@@ -13,7 +13,7 @@ from specjax import NGram, Sampling, ancestry, parts, rules, shapes
 from specjax.drafters import BestFirst, TreeDrafter, branching
 from specjax.drafters.chain import chain
 from specjax.models import cache, toy
-from specjax.types import Cache, Draft, Tree, View
+from specjax.types import Cache, Draft, Tree, View, struct
 
 PROMPTS = [[1, 2, 3, 1, 2, 4, 1, 2], [4, 5, 4, 5, 6, 4, 5], [6, 0, 1]]
 SHAPES = {"2x2": shapes.parse("2x2"), "ragged": shapes.parse([(0,), (1,), (2,), (0, 0), (0, 1), (2, 0), (0, 1, 0)])}
@@ -117,6 +117,19 @@ def same_up_to(cache, fresh, cursor_B):
             np.testing.assert_allclose(got[row, ..., :cursor, :], right[row, ..., :cursor, :], atol=2e-5)
 
 
+@struct
+class Misdeclared(NGram):
+    """It drafts two nodes more than it says."""
+
+    def propose(self, params, state, view, root_B, ask_B, draw):
+        return Draft(chain(ask_B, self.nodes + 2, "fixed"), jnp.zeros((len(root_B), self.nodes + 2), jnp.int32), None), state, view
+
+
+def test_a_draft_larger_than_its_drafter_declares_is_an_error():
+    with pytest.raises(ValueError, match="drafter=ngram made a draft of 5 nodes, .* says 3"):
+        specjax.generate(target(), [[1]], drafter=Misdeclared(most=2), max_new_tokens=2)
+
+
 def test_the_deepest_nodes_of_a_row_count_as_never_fed():
     """Another row may have gone deeper, and fed them."""
     one = jnp.asarray([2], jnp.int32)
@@ -174,6 +187,8 @@ def test_a_draft_without_a_law_is_named_where_its_tokens_are_certain(name):
         ({"drafter": lambda: best_first(nodes=4)}, "drafter.nodes=4 must be from 5 to 11"),
         ({"drafter": lambda: tree("8x1")}, "8 siblings, the draft's vocabulary 7 tokens"),
         ({"drafter": lambda: tree("2", drawn="one")}, "drafter.drawn='one' must be one of"),
+        ({"drafter": lambda: TreeDrafter(model=draft().model, params=draft().params, shape="2y")}, "tree='2y' must be widths like"),
+        ({"drafter": lambda: tree(shapes.Shape(()))}, "drafter.shape has no node to draft"),
         ({"drafter": lambda: NGram(branches=0)}, "branches >= 1"),
         ({"drafter": lambda: tree("2x2"), "ladder": (1, 3)}, "its root, 7"),
     ],

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import ancestry, ingest
+from specjax import ancestry, ingest, shapes
 from specjax.drafters import branching
 from specjax.drafters.branching import BranchingState
 from specjax.drafters.model import room
@@ -25,12 +25,12 @@ DRAWN = ("without_replacement", "iid", "fixed")
 
 @struct
 class TreeDrafter:
-    """model, params: the draft, through the border. shape: see `specjax.shapes.parse`. drawn: how siblings are drawn.
+    """model, params: the draft, through the border. shape: as `specjax.shapes.parse` takes it. drawn: how siblings are drawn.
 
     Where all laws are certain (temperature 0 of target and draft) drawing without replacement would leave one child: there it is `fixed`.
 
     Raises:
-      ValueError: no such way to draw, or a node has more children than there are tokens.
+      ValueError: no such way to draw, no such shape, or a node has more children than there are tokens.
     """
 
     model: object = static()
@@ -44,6 +44,9 @@ class TreeDrafter:
     def __post_init__(self):
         if self.drawn not in DRAWN:
             raise ValueError(f"drafter.drawn={self.drawn!r} must be one of {', '.join(DRAWN)}")
+        object.__setattr__(self, "shape", shapes.parse(self.shape))
+        if not self.shape.paths:
+            raise ValueError("drafter.shape has no node to draft: take drafter=None for plain decoding")
         if (widest := int(self.shape.rank_M.max()) + 1) > self.model.vocab:
             raise ValueError(f"drafter.shape has {widest} siblings, the draft's vocabulary {self.model.vocab} tokens")
 

@@ -29,6 +29,8 @@ class StandAside(Costs):
     A row drafts while (weight gain + tokens) / (weight + cost) >= 1, in which memory is what is left of both sums after each round that
     drafted. gain: tokens per plain step that drafting is taken to give before anything is known; weight: plain steps of it.
 
+    A draft that its policy stops (`confidence`, `entropy`) is charged for its tokens, not for the step whose law stopped it.
+
     Raises:
       ValueError: a number is out of its range, or the policy stands aside by itself; from `init`, without costs.
     """
