@@ -67,9 +67,12 @@ def by_hand(flags) -> tuple:
     v = {}
     for pair in flags.v.split():
         width, _, cost = pair.partition(":")
-        v[int(number("v", width, low=1))] = number("v", cost, low=1e-6)
+        if number("v", width, low=1) % 1:
+            raise ValueError(f"--v: the width {width} must be a whole number")
+        v[int(float(width))] = number("v", cost, low=1e-6)
     number("c", flags.c)
-    return rows + rows[-1:] * (flags.most - len(rows)), v, flags.c
+    deepest = min(flags.most, max(v, default=1) - 1)
+    return rows + rows[-1:] * (deepest - len(rows)), v, flags.c
 
 
 def number(name: str, text: str | float, low: float = 0) -> float:

@@ -61,7 +61,7 @@ def note(line: str) -> None:
 
 
 def _drop_halves(folder: Path) -> None:
-    """A process that was killed while it wrote leaves a program without its time of use, and JAX fails at every one it writes after that."""
+    """A process that was killed while it wrote leaves a program without its time of use, and then JAX fails to write any other."""
     with FileLock(folder / ".lockfile", timeout=10):
         for program in folder.glob("*-cache"):
             if not program.with_name(program.name.removesuffix("cache") + "atime").exists():

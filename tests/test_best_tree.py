@@ -36,6 +36,11 @@ def test_rates_given_by_hand(said):
     assert shape.paths == ((0,), (1,), (0, 0))
 
 
+def test_no_depth_is_tried_that_no_width_holds(said):
+    code, lines = said("--rates=.5", "--v=1:1 4:1.2", "--c=0", f"--most={10**6}")
+    assert (code, lines[-1]) == (0, "best: shape=[[0], [0, 0], [0, 0, 0]]")
+
+
 def test_nothing_pays(said):
     assert said("--rates=.5", "--v=4:1.2", "--c=2")[1][1:] == ["    1   1.000  1.000    1.000  -", "best: no drafts, since none pays"]
 
@@ -64,6 +69,7 @@ def test_the_rates_of_an_arm(said):
         (["nowhere", "--arm=x", "--c=1"], "--c changes nothing beside a workdir: leave it out"),
         (["--rates=.6", "--v=1:1", "--c=0", "--arm=x"], "--arm changes nothing without a workdir: leave it out"),
         (["--rates=.6", "--v=inf:1", "--c=0"], "--v: inf must be a number of at least 1"),
+        (["--rates=.6", "--v=1.7:1", "--c=0"], "--v: the width 1.7 must be a whole number"),
         (["--rates=.6", "--v=2:0", "--c=0"], "--v: 0 must be a number of at least 1e-06"),
         (["--rates=.6", "--v=2:1", "--c=-1"], "--c: -1 must be a number of at least 0"),
         (["--what"], "unrecognized arguments: --what"),

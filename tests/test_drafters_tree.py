@@ -10,6 +10,7 @@ import pytest
 
 import specjax
 from specjax import NGram, Sampling, ancestry, parts, rules, shapes
+from specjax import decode as decode_loop
 from specjax.drafters import BestFirst, TreeDrafter, branching
 from specjax.drafters.chain import chain
 from specjax.models import cache, toy
@@ -88,6 +89,15 @@ def test_a_row_is_the_same_alone():
             assert alone.counts["drafted"][0] == together.counts["drafted"][row]
 
 
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_program_of_64_bits_has_one_kind_of_integers(name):
+    """Traced, not compiled: a loop refuses what changes its dtype."""
+    with jax.enable_x64(True):
+        decoder = specjax.Decoder(target(), drafter=DRAFTERS[name]())
+        ready = jax.eval_shape(decode_loop.prefill, decoder.setup, target().params, decoder.start(PROMPTS, 8))
+        jax.eval_shape(decode_loop.generate, decoder.setup, target().params, ready, np.int32(0))
+
+
 @functools.cache
 def transformers():
     """Target and a draft that agrees with it now and then."""
@@ -126,7 +136,7 @@ class Misdeclared(NGram):
 
 
 def test_a_draft_larger_than_its_drafter_declares_is_an_error():
-    with pytest.raises(ValueError, match="drafter=ngram made a draft of 5 nodes, .* says 3"):
+    with pytest.raises(ValueError, match=r"drafter=ngram made a draft of 5 nodes, .* says 3"):
         specjax.generate(target(), [[1]], drafter=Misdeclared(most=2), max_new_tokens=2)
 
 

@@ -97,6 +97,8 @@ def test_a_draft_cut_short_by_the_offer_counts_as_whole_if_all_of_it_was_accepte
         ],
         (Optimal, dict(v=(1.0,)), "length.v=.* must be at least two costs, each above 0"),
         (Optimal, dict(v=(1.0, 0.0)), "length.v=.* must be at least two costs, each above 0"),
+        (Optimal, dict(v=(1.0, 1e300)), "length.v=.* and at most 1073741824"),
+        (Optimal, dict(v=(1e-300, 1.0)), "length.v=.* must be at least two costs, each above 0"),
         (Optimal, dict(weight=0), "length.weight=0 must be at least 0.001"),
         (Optimal, dict(share=-1), "length.share=-1 must be at least 0 and at most 1"),
         (StandAside, dict(policy=Tiers(), catch_up=-1), "length.catch_up=-1 must be at least 0"),

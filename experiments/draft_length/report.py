@@ -72,11 +72,13 @@ def ratio(rows: list, base: str, own: str) -> dict:
 
 
 def sentence(greedy: dict, hot: dict) -> str:
-    return (
-        f"**Answer.** Where n-gram drafts pay (greedy) the cost-optimal policy is {interval(greedy['against_plain'])} times as fast as plain "
-        f"and {interval(greedy['against_best'])} times as fast as the best fixed length ({greedy['best']}); where they do not (temperature "
-        f"1.2) it runs at {interval(hot['against_plain'])} of plain, and {hot['longest']} at {interval(hot['longest_against_plain'])}."
+    said = (
+        f"Where n-gram drafts pay (greedy) the cost-optimal policy is {interval(greedy['against_plain'])} times as fast as plain",
+        f"and {interval(greedy['against_best'])} times as fast as the best fixed length ({greedy['best']});",
+        f"where they do not (temperature 1.2) it runs at {interval(hot['against_plain'])} of plain,",
+        f"and {hot['longest']} at {interval(hot['longest_against_plain'])}.",
     )
+    return " ".join(["**Answer.**", *said])
 
 
 def interval(x: dict) -> str:

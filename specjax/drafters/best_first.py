@@ -113,7 +113,7 @@ class BestFirst:
 
         lone_1J = place_1J == 0
         front = (
-            jnp.broadcast_to(jnp.where(lone_1J, 0, pool), (B, beam)),
+            jnp.broadcast_to(jnp.where(lone_1J, 0, jnp.int32(pool)), (B, beam)),
             jnp.broadcast_to(jnp.where(lone_1J, 0, -jnp.inf).astype(real), (B, beam)),
             jnp.zeros((B, beam, most + 1), jnp.int32).at[:, :, 0].set(root_B[:, None]),
             jnp.zeros((B, beam, most * beam), bool),

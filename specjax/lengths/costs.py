@@ -32,7 +32,8 @@ class Costs:
 
     def __post_init__(self):
         if self.v is not None:
-            array(self, "v", np.float32, lambda x: x.ndim == 1 and len(x) > 1 and (x > 0).all(), "at least two costs, each above 0")
+            fits = lambda x: x.ndim == 1 and len(x) > 1 and ((x >= 1e-6) & ((x <= EVERYTHING) | np.isinf(x))).all()
+            array(self, "v", np.float32, fits, f"at least two costs, each above 0 (1e-06) and at most {EVERYTHING}, or infinite")
         real(self, c=(0, EVERYTHING), catch_up=(0, EVERYTHING), share=(0, 1))
         for name in ("c", "catch_up"):
             if self.v is None and getattr(self, name):
