@@ -33,7 +33,7 @@ def test_ngram_finds_what_the_oracle_finds(n):
     for b, row in enumerate(rows):
         start, follow, matched = reference.lookup(row, *n)
         offer = min(follow, 7)
-        assert int(state.offer_B[b]) == offer
+        assert int(state.offer_BJ[b, 0]) == offer
         assert np.asarray(draft.tree.valid_M[b]).tolist() == [m <= offer for m in range(8)]
         if matched:
             found += 1
@@ -47,13 +47,13 @@ def test_a_longer_match_is_trusted_for_more_tokens(per_match, offers):
     tail = list(range(10, 30))
     rows = [[*(40 + np.arange(n)), *tail, *(40 + np.arange(n))] for n in (2, 3, 4)]
     state = NGram(per_match=per_match, min_n=2, max_n=6).init(None, view(rows))
-    assert state.offer_B.tolist() == offers
+    assert state.offer_BJ[:, 0].tolist() == offers
 
 
 def test_ngram_never_offers_more_than_was_committed():
     """A match right before the newest tokens is followed by few tokens."""
     state = NGram(min_n=1).init(None, view([[5, 5], [5, 6, 5, 6], [5]]))
-    assert state.offer_B.tolist() == [1, 2, 0]
+    assert state.offer_BJ[:, 0].tolist() == [1, 2, 0]
 
 
 def test_no_draft_offers_nothing():

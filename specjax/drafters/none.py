@@ -15,6 +15,7 @@ class NoDraft:
     params: None = None
     name = "none"
     most = 0
+    drawn = "fixed"
     taps = ()
 
     def init(self, params, view: View):
@@ -24,7 +25,7 @@ class NoDraft:
         return state
 
     def propose(self, params, state, view: View, root_B, ask_B, draw):
-        return Draft(chain(ask_B, 1, "iid"), root_B[:, None], None), state, view
+        return Draft(chain(ask_B, 1, self.drawn), root_B[:, None], None), state, view
 
     def observe(self, params, state, committed: View, features):
         return state
