@@ -218,12 +218,14 @@ def after_zero(law):
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_every_exact_rule_keeps_the_law_of_the_target(name):
-    """Every rule with every drafter that it judges; the filters in turn, so that rules and drafters meet them all."""
+    """Every rule with every drafter that it judges; the filters in turn, so that rules and drafters meet them all. A rule that does not
+    judge every drafter meets all filters on chains."""
     draft, turn = DRAFTERS[name], list(DRAFTERS).index(name)
     able = tuple(rule for rule in EXACT if judges(rule, draft))
     for which, rule in enumerate(able):
-        how = list(FILTERS)[(EXACT.index(rule) + turn) % 4]
-        assert fit(count(draft, able, which, how, 4), plain_law(filtered(TARGET, how), 4), run=2) > 1e-4, (rule.name, how)
+        picky = not all(judges(rule, other) for other in DRAFTERS.values())
+        for how in FILTERS if picky and name == "model" else [list(FILTERS)[(EXACT.index(rule) + turn) % 4]]:
+            assert fit(count(draft, able, which, how, 4), plain_law(filtered(TARGET, how), 4), run=2) > 1e-4, (rule.name, how)
 
 
 def test_every_lossy_rule_has_the_law_of_its_certificate():
