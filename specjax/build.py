@@ -177,7 +177,7 @@ def _arm(given, where):
     if arm.draft_sampling is not None and ranked and not doubts and arm.draft_sampling.penalties == arm.sampling.penalties:
         raise ValueError(f"{where}.draft_sampling changes nothing: such drafts are the likeliest tokens at temperature 1, whatever it says")
     if isinstance(length, Fixed) and length.k != EVERYTHING:
-        within(f"{where}.length.k", length.k, 0, most)
+        within(f"{where}.length.{'policy.' * (length is not arm.length)}k", length.k, 0, most)
     return arm
 
 
@@ -235,7 +235,7 @@ def rules_of(text: str) -> list:
       ValueError: it is no such list, or one of them is no rule.
     """
     try:
-        parsed = ast.parse(f"[{text}]", mode="eval").body.elts
+        parsed = ast.parse(f"[{text.replace(':', '.')}]", mode="eval").body.elts  # package.module:Rule is a dotted path too
         given = []
         for one in parsed:
             called = isinstance(one, ast.Call)

@@ -215,7 +215,7 @@ BAD = {
             )
         ]
     ),
-    r"arms\[0\].length.k=9 must be at least 0 and at most 7": config(
+    r"arms\[0\].length.policy.k=9 must be at least 0 and at most 7": config(
         arms=[{**NGRAM, "length": dict(name="stand_aside", policy=dict(name="fixed", k=9))}]
     ),
     r"arms\[0\].length.policy.k is missing": config(arms=[{**NGRAM, "length": dict(name="stand_aside", policy="fixed")}]),
@@ -339,6 +339,18 @@ def test_a_part_of_ones_own_is_in_the_fingerprint(tmp_path, monkeypatch):
     before = experiment.fingerprint
     assert experiment.fingerprint == before
     file.write_text(text + "# changed\n")
+    assert experiment.fingerprint != before
+
+
+def test_a_function_that_processes_is_in_the_fingerprint_too(tmp_path, monkeypatch):
+    file = tmp_path / "own_processor_of_a_run.py"
+    file.write_text("def same(logits_V, path):\n    return logits_V\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    arm = {"name": "own", "drafter": "ngram"}
+    config = {"target": {"source": "toy://tiny"}, "prompts": {"source": "own", "limit": 1, "chat": False}, "arms": [arm]}
+    experiment = build.load(build.plan(config | {"processors": ["own_processor_of_a_run:same"]}))
+    before = experiment.fingerprint
+    file.write_text("def same(logits_V, path):\n    return logits_V + 0\n")
     assert experiment.fingerprint != before
 
 

@@ -91,7 +91,7 @@ def test_the_closing_sentence_names_the_best_exact_arm():
     assert table.closing(SUMMARY) == (
         "Best exact arm: quick, 2.00 (1.75-2.25) times plain on 4 prompts at 1.50 tokens per pass; the latency model predicted 1.75."
     )
-    assert table.closing({**SUMMARY, "arms": SUMMARY["arms"][:1]}) == "Only plain arms were run, so there is nothing to gain."
+    assert table.closing({**SUMMARY, "arms": SUMMARY["arms"][:1]}) == "Only plain arms were run: no exact arm can be quicker than plain."
 
 
 NOTHING = {"value": None, "low": None, "high": None}

@@ -131,3 +131,8 @@ def test_rates_of_chains_are_those_of_their_rounds():
 def test_no_drafts_have_no_rates():
     with pytest.raises(ValueError, match="nothing was drafted in these rounds"):
         trees.rates_from_trees([[0, 0]], [[1, 0]], [0])
+
+
+def test_siblings_of_which_more_than_one_would_be_accepted_are_refused():
+    with pytest.raises(ValueError, match=r"rates at depth 1 sum to 1.8: only one of the siblings is accepted"):
+        trees.best_tree([[0.9, 0.9]], {1: 1.0, 4: 1.2}, 0.0, 3)

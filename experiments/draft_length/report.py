@@ -34,6 +34,8 @@ def main(*folders: str) -> None:
 
 def result(workdir: Workdir) -> dict:
     summary = workdir.read("summary.json")
+    if summary is None:
+        sys.exit(f"error: {workdir.path} holds no finished run")
     return {"arms": [arm(a) for a in summary["arms"]], "answer": answer(summary, list(workdir.records()))}
 
 
@@ -47,7 +49,7 @@ def answer(summary: dict, rows: list) -> dict:
     """Optimal against the best and the longest fixed K and against plain: seconds over the same prompts."""
     speed = {a["name"]: a["tokens_per_second"] for a in summary["arms"]}
     fixed = [name for name in speed if FIXED.fullmatch(name)]
-    best, longest = max(fixed, key=speed.get), max(fixed)
+    best, longest = max(fixed, key=speed.get), max(fixed, key=lambda name: int(name.partition("=")[2]))
     [plain] = {a["baseline"] for a in summary["arms"]}
     return {
         "best": best,

@@ -287,7 +287,8 @@ class Experiment:
         """Digest of what a config only names: the prompts' token ids, of all turns, the weights, and the files of parts of one's own."""
         said = [[str(e.prompt.question_id), e.tokens, *e.later] for e in self.prompts]
         setups = [arm.decoder.setup for arm in self.arms]
-        own = {inspect.getsourcefile(kind) for setup in setups for kind in setup.kinds if kind.__module__.partition(".")[0] != "specjax"}
+        things = [*{kind for setup in setups for kind in setup.kinds}, *map(inspect.unwrap, self.plan.processors)]
+        own = {_source(thing) for thing in things if getattr(thing, "__module__", "").partition(".")[0] != "specjax"}
         files = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in sorted(filter(None, own))]
         return hashlib.sha256(json.dumps([said, self.target.sha256, files]).encode()).hexdigest()
 
@@ -298,6 +299,13 @@ class Experiment:
     @property
     def widths(self) -> tuple[int, ...]:
         return tuple(sorted({1, *(w for arm in self.arms for w in arm.decoder.setup.ladder)}))
+
+
+def _source(thing) -> str | None:
+    """The file of a class or function; None for what has none: what is built in, and objects, whose class is asked for by itself."""
+    return (
+        inspect.getsourcefile(thing) if inspect.isfunction(thing) or (inspect.isclass(thing) and thing.__module__ != "builtins") else None
+    )
 
 
 def _resolved(thing):

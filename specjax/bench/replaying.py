@@ -31,13 +31,17 @@ def replay(workdir: Workdir, costs: Mapping[str, Costs], measured: Mapping[str, 
     """For each group of arms that draft alike: its rules compared on all drafts, and predictions.
 
     costs: of each arm; {} where a round is not one row's alone. measured: rows of summary.json by arm. own: rules to compare on the drafts
-    that were kept whole, in place of all.
+    that were kept whole, in place of all, each in the groups whose drafts it judges.
 
     Raises:
       ValueError: the run has no laws, a file of them is damaged, or no rule judges them.
     """
     try:
-        return {"groups": [_group(workdir, group, costs, measured, own) for group in laws.index(workdir)]}
+        groups = laws.index(workdir)
+        for rule in own:
+            if not any(judges(rule, group["drawn"], group["branches"]) for group in groups):
+                raise ValueError(f"rule {label(rule)!r} judges none of the drafts of this run: leave it out")
+        return {"groups": [_group(workdir, group, costs, measured, own) for group in groups]}
     except (KeyError, IndexError, TypeError) as error:
         raise ValueError(f"{workdir.path / laws.INDEX} is damaged: delete it, and the run's own command writes it again") from error
 
@@ -76,11 +80,10 @@ def _group(workdir: Workdir, group: dict, costs, measured, own: Sequence) -> dic
 
 
 def _tried(group: dict, own: Sequence, kept: Iterable[Drafts]) -> tuple[dict[str, list[Expected]], dict[str, bool]]:
-    """(what is expected, whether the rule is exact) by rule: the base and rules of one's own, on what was kept whole."""
-    rules = {label(rule): rule for rule in [*usual(), *own] if label(rule) == group["base"] or any(rule is one for one in own)}
-    for name, rule in rules.items():
-        if not judges(rule, group["drawn"], group["branches"]):
-            raise ValueError(f"rule {name!r} does not judge the drafts of {group['name']!r}: leave it out")
+    """(what is expected, whether the rule is exact) by rule: the base and those rules of one's own that judge such drafts, on what was kept
+    whole."""
+    able = [rule for rule in own if judges(rule, group["drawn"], group["branches"])]
+    rules = {label(rule): rule for rule in [*usual(), *able] if label(rule) == group["base"] or any(rule is one for one in able)}
     seen = [see([Way(rule) for rule in rules.values()], drafts) for drafts in kept if len(drafts.valid_NM)]
     return {name: [one.way(i) for one in seen] for i, name in enumerate(rules)}, {name: bool(rule.exact) for name, rule in rules.items()}
 

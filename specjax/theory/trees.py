@@ -146,4 +146,8 @@ def _rates(rate_DR) -> np.ndarray:
         raise ValueError(f"rates have shape {rate_DR.shape}: they must be a table of at least one depth and one rank")
     for depth, rank in np.argwhere(~((rate_DR >= 0) & (rate_DR <= 1))):
         raise ValueError(f"rate {rate_DR[depth, rank]} at depth {depth + 1}, rank {rank}, must be between 0 and 1")
+    for depth in np.flatnonzero(rate_DR.sum(1) > 1 + 1e-9):
+        raise ValueError(
+            f"rates at depth {depth + 1} sum to {rate_DR[depth].sum():g}: only one of the siblings is accepted, so at most to 1"
+        )
     return rate_DR
