@@ -29,8 +29,7 @@ def commit(setup: Setup, state: State, draft: Draft, judged: Judged, verified: V
     """Append the accepted drafts and the emitted token, cut at the first EOS or stop and at the budget, and set the cursor."""
     running_B, stop_B, accepted_B = state.finish_B == RUNNING, judged.stop_B, judged.accepted_B
     place_1M = jnp.arange(draft.token_BM.shape[1], dtype=jnp.int32)[None]
-    token_BM = draft.token_BM if draft.tree.chain else along(draft.token_BM, judged.path_BM)
-    drafts_BM = jnp.roll(token_BM, -1, axis=1)
+    drafts_BM = jnp.roll(along(draft.token_BM, judged.path_BM), -1, axis=1)
     block_BM = jnp.where(place_1M < accepted_B[:, None], drafts_BM, judged.emitted_B[:, None])
     known_B = _at(verified.usable_BM, stop_B)  # is there a law to emit from
     real_B = accepted_B + known_B.astype(jnp.int32)

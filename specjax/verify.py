@@ -97,10 +97,11 @@ def judge(setup: Setup, state: State, draft: Draft, p_BMV) -> Judged:
     if setup.sampling.coupled:  # the target's own choice at every place; the rule sees it as a one-hot law
         p_BMV = sampling.one_hot(sampling.draw(_key(setup, state, NOISE, tree.depth_M), p_BMV), p_BMV)
     if q_BMV is None or setup.sampling.coupled:
-        q_BMV = sampling.one_hot(_first_child(draft), p_BMV)  # of several children that are certain no law is
+        first_BM = jnp.argmax(ancestry.children(tree), axis=-1)  # of several children that are certain no law is
+        q_BMV = sampling.one_hot(ancestry.along(draft.token_BM, first_BM), p_BMV)
     law = jax.vmap(setup.rule)(tree, draft.token_BM, p_BMV, q_BMV)
     stop_B = sampling.draw_node(sampling.key(setup.seed, STOP, state.id_B, state.cursor_B), law.stop_M)
-    accepted_B = stop_B if tree.chain else ancestry.along(tree.depth_M, stop_B[:, None])[:, 0]
+    accepted_B = ancestry.along(tree.depth_M, stop_B[:, None])[:, 0]
     emit_BV = jax.vmap(lambda emit_MV, stop: emit_MV[stop])(law.emit_MV, stop_B)
     if setup.sampling.one_hot:
         emitted_B = sampling.first_argmax(emit_BV)
@@ -112,13 +113,6 @@ def judge(setup: Setup, state: State, draft: Draft, p_BMV) -> Judged:
     return Judged(law.stop_M, stop_B, accepted_B, path_BM, emit_BV, emitted_B, good_rule_B, _good_draft(draft, setup.model.vocab))
 
 
-def _first_child(draft: Draft):
-    """[B, M]: the token of each node's first child."""
-    if draft.tree.chain:
-        return jnp.roll(draft.token_BM, -1, axis=1)
-    return ancestry.along(draft.token_BM, jnp.argmax(ancestry.children(draft.tree), axis=-1))
-
-
 def _is_law(law_BX):
     """Whether each row is non-negative and sums to one, up to rounding; NaN is not."""
     return (jnp.abs(jnp.sum(law_BX, axis=-1) - 1) < 1e-3) & (jnp.min(law_BX, axis=-1) >= -1e-6)
@@ -128,8 +122,7 @@ def _good_draft(draft: Draft, vocab: int):
     """Whether every drafted token exists, and stands in a finite law."""
     good_BM = (draft.token_BM >= 0) & (draft.token_BM < vocab)
     if draft.q_BMV is not None:
-        finite_BM = jnp.all(jnp.isfinite(draft.q_BMV), axis=-1)
-        drawn_BM = jnp.roll(finite_BM, 1, axis=1) if draft.tree.chain else ancestry.along(finite_BM, draft.tree.parent_M)
+        drawn_BM = ancestry.along(jnp.all(jnp.isfinite(draft.q_BMV), axis=-1), draft.tree.parent_M)
         good_BM &= drawn_BM.at[:, 0].set(True)  # the root was not drafted
     return jnp.all(good_BM | ~draft.tree.valid_M, axis=-1)
 

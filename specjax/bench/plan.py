@@ -287,7 +287,7 @@ class Experiment:
         """Digest of what a config only names: the prompts' token ids, of all turns, the weights, and the files of parts of one's own."""
         said = [[str(e.prompt.question_id), e.tokens, *e.later] for e in self.prompts]
         setups = [arm.decoder.setup for arm in self.arms]
-        things = [*{kind for setup in setups for kind in setup.kinds}, *map(inspect.unwrap, self.plan.processors)]
+        things = [*(kind for setup in setups for kind in setup.kinds), *map(inspect.unwrap, self.plan.processors)]
         own = {_source(thing) for thing in things if getattr(thing, "__module__", "").partition(".")[0] != "specjax"}
         files = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in sorted(filter(None, own))]
         return hashlib.sha256(json.dumps([said, self.target.sha256, files]).encode()).hexdigest()

@@ -61,7 +61,7 @@ class BestFirst:
         return draft, branching.drafted(state, view, draft, ask_B, slot_BM, cache), view
 
     def observe(self, params, state: BranchingState, committed: View, features):
-        return branching.observe(self.model, state, committed, self.most, max(self.most * self.beam, self.most + 1))
+        return branching.observe(self.model, state, committed, self.most, self.most * self.beam)
 
     def _grow(self, params, cache, view: View, root_B, ask_B, draw: Draw):
         """((token_BP, parent_BP, value_BP, slot_BP), cache): the pool of all nodes seen, the root first, then level by level.
