@@ -33,8 +33,10 @@ def prefill(setup: Setup, params, state: State) -> State:
 @functools.partial(jax.jit, static_argnames=("model", "chunk"), donate_argnames="cache")
 def feed_prompts(model, chunk, drafter, params, cache, token_BS, cursor_B):
     """(cache, drafter's state) after tokens 0 .. cursor of each row."""
-    cache = ingest.prefill(model, params, cache, token_BS, cursor_B, chunk)
-    return cache, drafter.init(drafter.params, View(params, cache, token_BS, cursor_B))
+    cache, features = ingest.prefill(model, params, cache, token_BS, cursor_B, chunk, drafter.taps)
+    view = View(params, cache, token_BS, cursor_B)
+    state = drafter.init(drafter.params, view)
+    return cache, drafter.observe(drafter.params, state, view, features) if drafter.taps else state
 
 
 @functools.partial(jax.jit, donate_argnames="state")
@@ -112,8 +114,20 @@ class Draw:
     """The loop's coin as a drafter sees it (`types.Draw`). Keyed by the root's position and the node: noise that a rule has looked at is
     never drawn again. Under coupled sampling it is the position's own noise, which the target uses too."""
 
-    def __init__(self, setup: Setup, state: State):
-        self.setup, self.state = setup, state
+    def __init__(self, setup: Setup, state: State, ids_U=None):
+        self.setup, self.state, self.ids_U = setup, state, ids_U
+
+    def within(self, ids_U):
+        return Draw(self.setup, self.state, ids_U)
+
+    def spread(self, q_BMV, token_BM):
+        if self.ids_U is None:
+            return q_BMV
+        vocab = self.setup.model.vocab
+        nothing_BMV = jnp.zeros((*q_BMV.shape[:2], vocab), q_BMV.dtype)
+        if self.certain:  # quicker than a scatter; what was no law stays none
+            return sampling.one_hot(jnp.roll(token_BM, -1, axis=1), nothing_BMV) + 0 * q_BMV[..., :1]
+        return nothing_BMV.at[:, :, self.ids_U].set(q_BMV)
 
     @property
     def certain(self) -> bool:
@@ -130,15 +144,23 @@ class Draw:
         return self._law(logits_BTV, path, sampling.Sampling(**how.penalties, temperature=1.0) if ranked else how)
 
     def _law(self, logits_BTV, path, how):
-        setup = self.setup
-        law_BTV, usable_BT = processors.law(setup.processors, how, logits_BTV[..., : setup.model.vocab], path)
+        setup, ids_U, logits_BTV = self.setup, self.ids_U, logits_BTV[..., : self.setup.model.vocab]
+        if alone := ids_U is not None and (setup.processors or how.penalties):  # these speak of the target's ids
+            lowest = jnp.full((*logits_BTV.shape[:-1], setup.model.vocab), jnp.finfo(logits_BTV.dtype).min)
+            logits_BTV = lowest.at[..., ids_U].set(logits_BTV)
+        law_BTV, usable_BT = processors.law(setup.processors, how, logits_BTV, path)
+        law_BTV = law_BTV[..., ids_U] if alone else law_BTV
         return jnp.where(usable_BT[..., None], law_BTV, jnp.nan)  # the loop names a draft without a law
 
     def __call__(self, law_BV, node, depth=None):
-        return sampling.first_argmax(self._scores(law_BV, node, depth))
+        return self._named(sampling.first_argmax(self._scores(law_BV, node, depth)))
 
     def several(self, law_BV, node, count, depth):
-        return jax.lax.top_k(self._scores(law_BV, node, depth), count)[1]
+        return self._named(jax.lax.top_k(self._scores(law_BV, node, depth), count)[1])
+
+    def _named(self, token):
+        """The target's ids of what was drawn."""
+        return token if self.ids_U is None else self.ids_U[token]
 
     def _scores(self, law_BV, node, depth):
         """What the best token of is drawn: the law over noise of its place, [B, V] or for several nodes [B, T, V]."""
@@ -152,7 +174,9 @@ class Draw:
         else:
             purpose, place = DRAFT, (state.cursor_B[row], node if lone else node[None])
         keys = jnp.broadcast_to(sampling.key(setup.seed, purpose, state.id_B[row], *place), law_BV.shape[:-1])
-        return sampling.scores(keys, law_BV)
+        if self.ids_U is None:
+            return sampling.scores(keys, law_BV)
+        return law_BV / sampling.noise(keys, setup.model.vocab)[..., self.ids_U].astype(law_BV.dtype)  # noise goes by the target's ids
 
     def keep_going(self, q_BV, depth):
         return self.setup.length.keep_going(self.state.length, q_BV, depth)

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 
-def prefill(model, params, cache, token_BS, stop_B, chunk: int):
-    """Feed tokens 0 .. stop of each row, `chunk` at a time; returns the cache.
+def prefill(model, params, cache, token_BS, stop_B, chunk: int, taps: tuple[int, ...] = ()):
+    """Feed tokens 0 .. stop of each row, `chunk` at a time; returns (cache, features), of each tap [B, S, D].
 
     All rows go in step, so a short row is fed garbage past its stop: those slots are past its cursor, masked and overwritten. S must be
     a multiple of `chunk`, or the last write would be clamped onto live slots.
@@ -16,13 +16,19 @@ def prefill(model, params, cache, token_BS, stop_B, chunk: int):
         raise ValueError(f"buffer of {token_BS.shape[1]} slots is not a multiple of the prefill chunk {chunk}")
 
     def feed(carry):
-        at, cache = carry
+        at, cache, features = carry
         token_BT = jax.lax.dynamic_slice_in_dim(token_BS, at, chunk, axis=1)
-        _, _, cache = model.forward(params, token_BT, cache, jnp.full(token_BS.shape[:1], at))
-        return at + chunk, cache
+        _, tapped, cache = model.forward(params, token_BT, cache, jnp.full(token_BS.shape[:1], at), taps=taps)
+        put = lambda all_BSD, new_BTD: jax.lax.dynamic_update_slice_in_dim(all_BSD, new_BTD, at, axis=1)
+        return at + chunk, cache, jax.tree.map(put, features, tapped)
 
-    _, cache = jax.lax.while_loop(lambda c: jnp.any(c[0] < stop_B), feed, (jnp.int32(0), cache))
-    return cache
+    features = ()
+    if taps:
+        start_B = jnp.zeros(token_BS.shape[:1], jnp.int32)
+        tapped = jax.eval_shape(lambda: model.forward(params, token_BS[:, :chunk], cache, start_B, taps=taps)[1])
+        features = tuple(jnp.zeros((*token_BS.shape, x.shape[-1]), x.dtype) for x in tapped)
+    _, cache, features = jax.lax.while_loop(lambda c: jnp.any(c[0] < stop_B), feed, (jnp.int32(0), cache, features))
+    return cache, features
 
 
 def level(model, params, cache, token_BS, cursor_B, target_B, chosen_B, width: int):

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from specjax import stops
-from specjax.drafters import BestFirst, EarlyExit, ModelDrafter, NGram, NoDraft, TreeDrafter
+from specjax.drafters import BestFirst, Combined, Eagle3Drafter, EarlyExit, ModelDrafter, NGram, NoDraft, TreeDrafter
 from specjax.lengths import EVERYTHING, Fixed
 from specjax.lm import LM
 from specjax.processors import Forbidden, MinNewTokens
@@ -129,11 +129,40 @@ def as_drafter(target: LM, drafter, most: int = 7):
     if isinstance(drafter, LM):
         check_vocabularies(target, drafter)
         drafter = ModelDrafter(model=drafter.model, params=drafter.params, most=most)
-    if isinstance(drafter, ModelDrafter | TreeDrafter | BestFirst) and drafter.model.vocab != target.model.vocab:
-        raise ValueError(f"draft vocabulary of {drafter.model.vocab} tokens, target's has {target.model.vocab}: they must agree")
+    trained = drafter.second if isinstance(drafter, Combined) else drafter
+    if isinstance(trained, ModelDrafter | TreeDrafter | BestFirst | Eagle3Drafter):
+        _check_draft_vocabulary(target, trained)
+    if isinstance(trained, Eagle3Drafter):
+        _check_features(target, trained.model.config)
     if isinstance(drafter, EarlyExit) and drafter.model != target.model:
         raise ValueError("drafter early_exit is of another model: it drafts with the target's parameters, give it the target's `model`")
     return drafter
+
+
+def _check_draft_vocabulary(target: LM, drafter):
+    """The draft speaks the target's tokens, or names those that it can say."""
+    vocab, ids_U = target.model.vocab, getattr(drafter, "ids_U", None)
+    if ids_U is None:
+        if drafter.model.vocab != vocab:
+            raise ValueError(f"draft vocabulary of {drafter.model.vocab} tokens, target's has {vocab}: they must agree")
+        return
+    ids_U = np.asarray(ids_U)
+    if ids_U.shape != (drafter.model.vocab,) or not np.issubdtype(ids_U.dtype, np.integer):
+        raise ValueError(f"drafter.ids_U of shape {ids_U.shape} must name the target's token of each of the draft's {drafter.model.vocab}")
+    if (np.diff(ids_U) <= 0).any() or ids_U[0] < 0 or ids_U[-1] >= vocab:
+        raise ValueError(f"drafter.ids_U must ascend within the target's ids, 0 .. {vocab - 1}")
+
+
+def _check_features(target: LM, config):
+    """The target has the layers that the draft reads, in the width that it was trained for."""
+    given = getattr(target.model, "config", None)
+    layers, width = (getattr(given, name, None) for name in ("layers", "width"))
+    if layers is None or not all(0 <= tap < layers for tap in config.taps):
+        raise ValueError(f"drafter reads layers {list(config.taps)} of the target, which has {layers}")
+    if width != config.target_width:
+        raise ValueError(f"drafter was trained on features of width {config.target_width}, the target's are {width} wide")
+    if given.vocab != config.base.vocab:
+        raise ValueError(f"drafter embeds {config.base.vocab} tokens, the target {given.vocab}")
 
 
 def check_vocabularies(target: LM, draft: LM):

@@ -166,6 +166,13 @@ class Draw(Protocol):
     def keep_going(self, q_BV: Array, depth: int | Array) -> Array:
         """Whether each row's length policy wants the token at `depth`, given its law; asked *before* that token is drawn."""
 
+    def within(self, ids_U: Array | None) -> Draw:
+        """The same coin for a draft that can say only the target's tokens ids_U, ascending: logits and laws over these, tokens drawn in
+        the target's ids. None: all."""
+
+    def spread(self, q_BMV: Array, token_BM: Array) -> Array:
+        """The laws of a chain over the target's vocabulary, for its `Draft`; token_BM: its tokens."""
+
     def law(self, logits_BV: Array, token_BM: Array, depth: int | Array) -> Array:
         """The draft's law: logits after processors and the draft's temperature and filters. token_BM: the tokens on the way from the
         root, its column 0; `depth` of them were drafted."""
@@ -194,7 +201,8 @@ class Drafter(Protocol):
         """Draft at most ask_B tokens a row. The view is returned, written or not."""
 
     def observe(self, params, state, committed: View, features) -> PyTree:
-        """After a round: `committed` is the target's new view, `features` the taps of the verification (None without)."""
+        """After a round: `committed` is the target's new view, `features` the taps of the verification, one [B, W, D] each (None without).
+        Their first token is the round's root. A drafter with taps observes its prompt, too: right after `init`, from position 0 on."""
 
 
 class Rule(Protocol):

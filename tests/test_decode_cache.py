@@ -23,7 +23,7 @@ def tiny():
 def fresh(model, params, state):
     """A cache filled from scratch with the committed tokens."""
     cache = model.init_cache(*state.token_BS.shape)
-    return ingest.prefill(model, params, cache, np.asarray(state.token_BS), state.cursor_B, 64)
+    return ingest.prefill(model, params, cache, np.asarray(state.token_BS), state.cursor_B, 64)[0]
 
 
 def assert_holds(cache, model, params, state, cursor_B):
@@ -94,6 +94,12 @@ class Greedy:
 
     def law(self, logits, token_BM, depth):
         return specjax.sampling.law(logits, Sampling())
+
+    def within(self, ids_U):
+        return self
+
+    def spread(self, q_BMV, token_BM):
+        return q_BMV
 
     def keep_going(self, q_BV, depth):
         return np.ones(len(q_BV), bool)

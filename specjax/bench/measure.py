@@ -221,10 +221,13 @@ def _drafts(setup, params, state, cursor_B, rises, turns):
         draft, drafter, view = setup.drafter.propose(own, state.drafter, view, root_B, ask_B, draw)
         depth_B = jnp.max(jnp.where(draft.tree.valid_M, draft.tree.depth_M, 0), axis=-1)
         cursor_B = cursor_B + depth_B + 1 if rises else jnp.maximum(cursor_B - 1, 0)
-        drafter = setup.drafter.observe(own, drafter, view._replace(cursor_B=cursor_B), None)
+        drafter = setup.drafter.observe(own, drafter, view._replace(cursor_B=cursor_B), features)
         state = state._replace(cache=view.cache, drafter=drafter)
         return total + draft.token_BM.sum(), state, cursor_B
 
+    root_B1 = jnp.zeros((len(cursor_B), 1), jnp.int32)
+    features = jax.eval_shape(lambda: setup.model.forward(params, root_B1, state.cache, cursor_B, taps=setup.drafter.taps)[1])
+    features = tuple(jnp.zeros(x.shape, x.dtype) for x in features) or None  # what they are changes no cost
     return jax.lax.fori_loop(0, turns, one, (jnp.int32(0), state, cursor_B))[:2]
 
 

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 
-from specjax.drafters import BestFirst, EarlyExit, ModelDrafter, NGram, TreeDrafter
+import numpy as np
+
+from specjax.drafters import BestFirst, Combined, Eagle3Drafter, EarlyExit, ModelDrafter, NGram, TreeDrafter
 from specjax.lm import LM
-from specjax.models import toy
+from specjax.models import border, toy
+from specjax.models.eagle3 import Eagle3Config
 from specjax.shapes import parse
+
+
+def eagle3(target: LM, vocab: int = 100) -> Eagle3Drafter:
+    """A random draft over all of the target's layers, that can say every other token or so, `vocab` of them."""
+    config = target.model.config
+    base = dataclasses.replace(config, layers=1, tied=False, head_vocab=vocab)
+    made = Eagle3Config(base, tuple(range(config.layers)), config.width)
+    params = {**border.init(made, 1), "embed_VD": target.params["embed_VD"]}
+    model, params = border.border(made, {**params, "head_DV": 4 * params["head_DV"]})
+    ids_U = np.linspace(0, target.model.vocab - 1, vocab).astype(np.int32)
+    return Eagle3Drafter(model=model, params=params, ids_U=ids_U, most=3)
+
 
 NAMED = {  # name -> its drafter, given the target and a draft
     "ngram": lambda target, draft: NGram(most=4),
@@ -20,6 +36,8 @@ NAMED = {  # name -> its drafter, given the target and a draft
         )
         for drawn in ("iid", "without_replacement", "fixed")
     },
+    "eagle3": lambda target, draft: eagle3(target),
+    "combined": lambda target, draft: Combined(first=NGram(most=4, min_n=1), second=eagle3(target)),
     "best_first": lambda target, draft: BestFirst(model=draft.model, params=draft.params, nodes=8, most=3, beam=2),
 }
 

@@ -30,7 +30,7 @@ def init(model, params, view: View, nodes: int, fed: int, chunk: int) -> Branchi
     """After the target's prefill. fed: slots of a draft from the root's on."""
     batch, size = view.token_BS.shape
     cache = model.init_cache(batch, size + fed, jax.tree.leaves(params)[0].dtype)
-    cache = ingest.prefill(model, params, cache, view.token_BS, view.cursor_B, chunk)
+    cache, _ = ingest.prefill(model, params, cache, view.token_BS, view.cursor_B, chunk)
     empty_BM = jnp.zeros((batch, nodes), jnp.int32)
     return BranchingState(cache, view.cursor_B, view.cursor_B, empty_BM, empty_BM, empty_BM.astype(bool), empty_BM)
 

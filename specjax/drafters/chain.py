@@ -27,32 +27,42 @@ def _seen(draw: Draw, logits_BV, q_BV, token_BM, depth):
     return draw.laws(logits_BV[:, None], token_BM[:, None], depth, ranked=True)[:, 0] if draw.certain else q_BV
 
 
-def draft_chain(model: Model, params, cache, cursor_B, root_B, ask_B, draw: Draw, *, most: int, layers=None):
+def draft_chain(say, memory, vocab: int, dtype, root_B, ask_B, draw: Draw, *, most: int):
     """Feed the root and then each drafted token, until every row has what it asked for or its policy stopped it.
 
-    The cache holds the cursor_B tokens before the root. Returns (draft, drafted_B, cache): the cache has gained the root and all drafts
-    but the last. layers: a range of the model's layers, default all.
+    say: (memory, token_B, depth) -> (logits_BV, memory) after the token at this depth, whose place is depth tokens past the root's.
+    vocab, dtype: of the logits' law. Returns (draft, drafted_B, memory): the memory has taken in the root and all drafts but the last.
     """
     B = root_B.shape[0]
     token_BM = jnp.zeros((B, most + 1), jnp.int32).at[:, 0].set(root_B)
-    q_BMV = jnp.zeros((B, most + 1, model.vocab), np.promote_types(jax.tree.leaves(params)[0].dtype, jnp.float32))
+    q_BMV = jnp.zeros((B, most + 1, vocab), np.promote_types(dtype, jnp.float32))
 
     def wants(carry):
         depth, asked_B, *_ = carry
         return jnp.any(depth < asked_B)
 
     def feed(carry):
-        depth, asked_B, token_BM, q_BMV, cache = carry
-        token_B1 = jax.lax.dynamic_slice_in_dim(token_BM, depth, 1, axis=1)
-        hidden, _, cache = model.forward(params, token_B1, cache, cursor_B + depth, layers=layers)
-        logits_BV = model.head(params, hidden)[:, 0]
+        depth, asked_B, token_BM, q_BMV, memory = carry
+        token_B = jax.lax.dynamic_index_in_dim(token_BM, depth, axis=1, keepdims=False)
+        logits_BV, memory = say(memory, token_B, depth)
         q_BV = draw.law(logits_BV, token_BM, depth)
         more_B = draw.keep_going(_seen(draw, logits_BV, q_BV, token_BM, depth), depth + 1)
         asked_B = jnp.where((depth < asked_B) & ~more_B, depth, asked_B)
         token_BM = jax.lax.dynamic_update_slice_in_dim(token_BM, draw(q_BV, depth + 1)[:, None], depth + 1, axis=1)
         q_BMV = jax.lax.dynamic_update_slice_in_dim(q_BMV, q_BV[:, None].astype(q_BMV.dtype), depth, axis=1)
-        return depth + 1, asked_B, token_BM, q_BMV, cache
+        return depth + 1, asked_B, token_BM, q_BMV, memory
 
-    carry = (jnp.int32(0), ask_B, token_BM, q_BMV, cache)
-    _, drafted_B, token_BM, q_BMV, cache = jax.lax.while_loop(wants, feed, carry)
-    return Draft(chain(drafted_B, most + 1, "iid"), token_BM, q_BMV), drafted_B, cache
+    carry = (jnp.int32(0), ask_B, token_BM, q_BMV, memory)
+    _, drafted_B, token_BM, q_BMV, memory = jax.lax.while_loop(wants, feed, carry)
+    return Draft(chain(drafted_B, most + 1, "iid"), token_BM, draw.spread(q_BMV, token_BM)), drafted_B, memory
+
+
+def speaker(model: Model, params, cursor_B, layers=None):
+    """`draft_chain`'s `say` of a language model whose memory is its cache, with cursor_B tokens before the root. layers: a range of the
+    model's layers, default all."""
+
+    def say(cache, token_B, depth):
+        hidden, _, cache = model.forward(params, token_B[:, None], cache, cursor_B + depth, layers=layers)
+        return model.head(params, hidden)[:, 0], cache
+
+    return say

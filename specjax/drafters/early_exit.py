@@ -8,9 +8,10 @@ accepted token and garbage past the cursor for a refused one. It pays on checkpo
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 
-from specjax.drafters.chain import draft_chain
+from specjax.drafters.chain import draft_chain, speaker
 from specjax.types import View, static, struct
 
 
@@ -46,9 +47,9 @@ class EarlyExit:
         return state
 
     def propose(self, params, state, view: View, root_B, ask_B, draw):
-        draft, _, cache = draft_chain(
-            self.model, view.params, view.cache, view.cursor_B, root_B, ask_B, draw, most=self.most, layers=range(self.exit_layer)
-        )
+        say = speaker(self.model, view.params, view.cursor_B, range(self.exit_layer))
+        dtype = jax.tree.leaves(view.params)[0].dtype
+        draft, _, cache = draft_chain(say, view.cache, self.model.vocab, dtype, root_B, ask_B, draw, most=self.most)
         return draft, state, view._replace(cache=cache)
 
     def observe(self, params, state, committed: View, features):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import ingest
-from specjax.drafters.chain import draft_chain
+from specjax.drafters.chain import draft_chain, speaker
 from specjax.types import Array, PyTree, View, static, struct
 
 
@@ -31,10 +31,12 @@ class ModelState(NamedTuple):
 
 @struct
 class ModelDrafter:
-    """model, params: the draft, through the border. most: largest draft; chunk: tokens of a prefill pass."""
+    """model, params: the draft, through the border. most: largest draft; chunk: tokens of a prefill pass. ids_U: the target's ids,
+    ascending, of the tokens that the draft's head can say (FR-Spec, Zhao et al., 2502.14856); None: all."""
 
     model: object = static()
     params: PyTree
+    ids_U: Array | None = None
     most: int = static(default=7)
     chunk: int = static(default=64)
     name = "model"
@@ -43,7 +45,7 @@ class ModelDrafter:
     def init(self, params, view: View):
         dtype = jax.tree.leaves(params)[0].dtype
         cache = self.model.init_cache(*view.token_BS.shape, dtype)
-        cache = ingest.prefill(self.model, params, cache, view.token_BS, view.cursor_B, self.chunk)
+        cache, _ = ingest.prefill(self.model, params, cache, view.token_BS, view.cursor_B, self.chunk)
         return ModelState(cache, view.cursor_B, view.cursor_B)
 
     def offer(self, state: ModelState):
@@ -52,7 +54,8 @@ class ModelDrafter:
 
     def propose(self, params, state: ModelState, view: View, root_B, ask_B, draw):
         level = ingest.level(self.model, params, state.cache, view.token_BS, state.cursor_B, view.cursor_B, ask_B > 0, self.most + 1)
-        draft, drafted_B, cache = draft_chain(self.model, params, level, view.cursor_B, root_B, ask_B, draw, most=self.most)
+        say, dtype, draw = speaker(self.model, params, view.cursor_B), jax.tree.leaves(params)[0].dtype, draw.within(self.ids_U)
+        draft, drafted_B, cache = draft_chain(say, level, self.model.vocab, dtype, root_B, ask_B, draw, most=self.most)
         level_B = jnp.where(ask_B > 0, view.cursor_B + drafted_B, state.cursor_B)
         return draft, ModelState(cache, level_B, view.cursor_B), view
 

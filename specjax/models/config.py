@@ -26,6 +26,7 @@ class ModelConfig:
     max_positions: int
     norm_eps: float = 1e-5
     real_vocab: int | None = None  # ids at or past it are padding and never emitted; None: all are real
+    head_vocab: int | None = None  # columns of the head of a draft that speaks fewer tokens than it reads; None: as many
 
     # positions
     rope_theta: float = 10_000.0
@@ -73,6 +74,8 @@ class ModelConfig:
                 raise ValueError(f"{name}={getattr(self, name)!r} should be one of {', '.join(allowed)}")
         if bool(self.sliding) != (self.window is not None):
             raise ValueError(f"window={self.window} and sliding={self.sliding}: give both, or None and ()")
+        if self.head_vocab is not None and (self.tied or not 1 <= self.head_vocab <= self.vocab):
+            raise ValueError(f"head_vocab={self.head_vocab} must be from 1 to vocab={self.vocab}, of a head that is not tied")
         if self.sparse and not 1 <= self.experts_per_token <= self.experts:
             raise ValueError(f"experts_per_token={self.experts_per_token} should be from 1 to experts={self.experts}")
 

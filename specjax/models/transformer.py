@@ -24,7 +24,7 @@ class Transformer(nnx.Module):
         if c.learned_positions:
             self.position_PD = nnx.Param(_normal(rngs(), (c.max_positions, c.width), c.width, dtype))
         if not c.tied:
-            self.head_DV = nnx.Param(_normal(rngs(), (c.width, c.vocab), c.width, dtype))
+            self.head_DV = nnx.Param(_normal(rngs(), (c.width, c.head_vocab or c.vocab), c.width, dtype))
 
     def forward(self, token_BT, cache: Cache, cursor_B, *, position_BT=None, mask=None, layers=None, taps=()):
         """See `specjax.types.Model`. The hidden state is the residual stream, before the final norm."""

@@ -1,0 +1,97 @@
+"""EAGLE-3 drafts in the loop: plain's tokens, the law they were drawn from, and a memory that equals a fresh start's."""
+
+import dataclasses
+
+import jax
+import loop
+import numpy as np
+import pytest
+import tiny_eagle
+
+import specjax
+from specjax import Combined, NGram, Sampling, decode
+from specjax.certify.drafter import Anywhere, check
+from specjax.drafters.combined import CombinedState
+
+PROMPTS = [[1, 2, 3, 1, 2, 4, 1, 2], [4, 5, 4, 5, 6], [7]]
+PENALISED = {"repetition": 1.5}
+
+
+def combined(**options):
+    return Combined(first=NGram(most=5, min_n=1), second=tiny_eagle.drafter(**options))
+
+
+DRAFTERS = {"eagle3": tiny_eagle.drafter, "reduced": lambda: tiny_eagle.drafter(reduced=100), "combined": lambda: combined(reduced=100)}
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, coupled=True), Sampling(**PENALISED)], ids=str)
+def test_greedy_and_coupled_output_equals_plain(name, sampling):
+    drafter = DRAFTERS[name]()
+    out = specjax.generate(tiny_eagle.target(), PROMPTS, drafter=drafter, sampling=sampling, max_new_tokens=24, ladder=(drafter.most + 1,))
+    assert out.token_ids == specjax.generate(tiny_eagle.target(), PROMPTS, sampling=sampling, max_new_tokens=24).token_ids
+    assert (out.counts["drafted"] > 0).all()
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_certified(name):
+    """The reported q is the law that was drawn from, and the state after any round drafts as a fresh one does."""
+    verdict = check(DRAFTERS[name](), tiny_eagle.target(), sampling=Sampling(temperature=0.8), rows=128, rounds=6)
+    assert verdict.passed, verdict.why
+
+
+def test_a_reduced_draft_says_its_own_tokens_only():
+    drafter = tiny_eagle.drafter(reduced=100)
+    out = specjax.generate(tiny_eagle.target(), PROMPTS, drafter=drafter, sampling=Sampling(temperature=1.0), max_new_tokens=24)
+    node_M = np.arange(drafter.most + 1)
+    drafted = out.trace.token_BNM[(node_M > 0) & (node_M <= out.trace.drafted_BN[..., None])]
+    assert len(drafted) > 100
+    assert set(drafted.tolist()) <= set(np.asarray(drafter.ids_U).tolist())
+
+
+def test_the_memory_equals_a_fresh_start():
+    """After every round: features of all that the target has read, and the cells made so far, are those of one prefill."""
+    target, drafter = tiny_eagle.target(), tiny_eagle.drafter()
+    decoder = specjax.Decoder(target, drafter=drafter, rule=Anywhere(), sampling=Sampling(temperature=1.5), ladder=(drafter.most + 1,))
+    ends = set()
+    for state in loop.rounds(decoder, PROMPTS[:2], 20):
+        texts = [ids[: n + 1] for ids, n in zip(state.token_BS.tolist(), state.cursor_B, strict=True)]
+        fresh = decoder.prefill(decoder.start(texts, 1, size=state.token_BS.shape[1])).drafter
+        assert (state.drafter.target_B == state.cursor_B).all()
+        for row, cells in enumerate(state.drafter.cursor_B):
+            for one, other in zip(state.drafter.features, fresh.features, strict=True):
+                np.testing.assert_allclose(one[row, : state.cursor_B[row]], other[row, : state.cursor_B[row]], atol=2e-5)
+            made = min(cells, state.cursor_B[row] - 1)
+            for one, other in zip(jax.tree.leaves(state.drafter.cache), jax.tree.leaves(fresh.cache), strict=True):
+                np.testing.assert_allclose(one[row, :, :made], other[row, :, :made], atol=2e-5)
+        ends |= set(state.trace.committed_BN[state.trace.drafted_BN == 3].tolist())
+    assert ends == {1, 2, 3, 4}
+
+
+def test_each_row_of_a_combined_draft_asks_its_own_drafter():
+    target, drafter = tiny_eagle.target(), combined()
+    prompts = [[5, 6, 7, 8, 5, 6], [5, 6, 7, 8, 9, 10]]
+    decoder = specjax.Decoder(target, drafter=drafter)
+    state = decoder.prefill(decoder.start(prompts, 16))
+    assert isinstance(state.drafter, CombinedState)
+    alone = specjax.Decoder(target, drafter=drafter.second)
+    expected = decode.step(alone.setup, target.params, alone.prefill(alone.start(prompts, 16)))
+    trace = jax.device_get(decoder.step(state).trace)
+    assert trace.drafted_BN[:, 0].tolist() == [4, 3]  # the match offers what follows it, the trained draft its most
+    assert trace.token_BNM[0, 0, 1:5].tolist() == [7, 8, 5, 6]
+    np.testing.assert_array_equal(trace.token_BNM[1, 0, 1:4], expected.trace.token_BNM[1, 0, 1:4])
+
+
+def test_what_does_not_fit_is_refused_in_a_line():
+    target, drafter = tiny_eagle.target(), tiny_eagle.drafter(reduced=100)
+    wrong = lambda **parts: dataclasses.replace(drafter, model=dataclasses.replace(drafter.model, config=tiny_eagle.config(**parts)))
+    with pytest.raises(ValueError, match=r"drafter reads layers \[0, 2\] of the target, which has 2"):
+        specjax.Decoder(target, drafter=wrong(taps=(0, 2), head_vocab=100))
+    with pytest.raises(ValueError, match=r"drafter.ids_U of shape .100,. must name the target's token of each of the draft's 99"):
+        specjax.Decoder(target, drafter=wrong(head_vocab=99))
+    with pytest.raises(ValueError, match=r"drafter.ids_U must ascend within the target's ids, 0 .. 256"):
+        specjax.Decoder(target, drafter=dataclasses.replace(drafter, ids_U=drafter.ids_U[::-1]))
+    with pytest.raises(ValueError, match=r"drafter reads layers .* of the target, which has None"):
+        specjax.Decoder(loop.random_lm(0, vocab=257), drafter=drafter)
+    with pytest.raises(ValueError, match=r"drafter.first=ngram branches: a combined draft is a chain"):
+        Combined(first=NGram(branches=2), second=drafter)
