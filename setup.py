@@ -33,6 +33,9 @@ setup(
         "gguf>=0.17,<0.20",
         "rich>=13.9,<16",
         "filelock>=3.15,<4",
+        "grain>=0.2.13,<0.3",
+        "ml-dtypes>=0.5,<0.7",
+        "tensorboardX>=2.6.2,<3",
     ],
     extras_require={
         "test": TEST,

@@ -27,12 +27,14 @@ from specjax.bench.plan import (
     WITH_WEIGHTS,
     Arm,
     BestFirstDraft,
+    CombinedDraft,
     DraftModel,
     EarlyExitDraft,
     Laws,
     Plan,
     Prompts,
     Target,
+    TrainedDraft,
     TreeDraft,
     with_plain_arms,
 )
@@ -45,6 +47,7 @@ __all__ = ["load", "plan", "rules_of"]
 
 DRAFTERS = {
     "none": NoDraft, "ngram": NGram, "model": DraftModel, "early_exit": EarlyExitDraft, "tree": TreeDraft, "best_first": BestFirstDraft,
+    "trained": TrainedDraft, "combined": CombinedDraft,
 }  # fmt: skip
 RULES = {rule.name: rule for rule in rules.ALL}
 LENGTHS = {"match": match} | {
@@ -195,7 +198,7 @@ def _sampling(given, where):
 
 
 def _drafter(given, where):
-    made = _part(given, where, DRAFTERS, "propose", shape=_shape)
+    made = _part(given, where, DRAFTERS, "propose", shape=_shape, first=_drafter, second=_drafter)
     if not hasattr(made, "most"):
         raise ValueError(f"{where}: {type(made).__name__} has no `most`, its largest draft")
     if not isinstance(made, NoDraft):
@@ -207,12 +210,22 @@ def _drafter(given, where):
         within(f"{where}.beam", made.beam, 2, MOST)
     if isinstance(made, EarlyExitDraft):
         within(f"{where}.exit_layer", made.exit_layer, 1)
+    if isinstance(made, CombinedDraft):
+        _check_combined(made, where)
     if isinstance(made, NGram):
         within(f"{where}.max_n", made.max_n, 1, MOST)
         within(f"{where}.min_n", made.min_n, 1, made.max_n)
         within(f"{where}.per_match", made.per_match, 0)
         within(f"{where}.branches", made.branches, 1, MOST // made.most)
     return made
+
+
+def _check_combined(made, where):
+    """An n-gram copies a chain, and what drafts in its place is a chain whose tokens are not certain."""
+    if not isinstance(made.first, NGram) or made.first.branches > 1:
+        raise ValueError(f"{where}.first must be an n-gram of one branch")
+    if isinstance(made.second, NoDraft | NGram | TreeDraft | BestFirstDraft | CombinedDraft):
+        raise ValueError(f"{where}.second must be model, trained, early_exit, or your own drafter of chains")
 
 
 def _shape(given, where):

@@ -21,9 +21,9 @@ from absl import app, flags
 import specjax
 from specjax import build, command, lm, prompts
 from specjax.bench import look
-from specjax.bench.plan import WITH_WEIGHTS, Experiment, Plan, Prompts
+from specjax.bench.plan import WITH_WEIGHTS, Experiment, Plan, Prompts, TrainedDraft
 from specjax.command import CONFIG, fail, one_line, say
-from specjax.models.load import describe, fetch
+from specjax.models.load import describe, fetch, hf
 
 flags.adopt_module_key_flags(command)
 LOAD = flags.DEFINE_bool("load", False, "Read the weights too (and fetch what is not here yet).")
@@ -127,14 +127,19 @@ def examine(plan: Plan, report: Report) -> None:
     """Each part by itself, so that one fault does not hide another; then all together, where all are there."""
     sources = {(plan.target.source, plan.target.dtype): "target"}
     for arm in plan.arms:
-        if isinstance(arm.drafter, WITH_WEIGHTS):
-            sources.setdefault((arm.drafter.source, arm.drafter.dtype or plan.target.dtype), "draft")
+        if isinstance(arm.weights, WITH_WEIGHTS):
+            sources.setdefault((arm.weights.source, arm.weights.dtype or plan.target.dtype), "draft")
     known = {}
     for (source, dtype), role in sources.items():
         try:
             known[source, dtype] = model(role, source, dtype, report)
         except FAULTS as error:
             report.fault(f"{role}: {one_line(error)}")
+    for path in {arm.weights.path: None for arm in plan.arms if isinstance(arm.weights, TrainedDraft)}:
+        try:
+            known[path] = trained(path, report)
+        except FAULTS as error:
+            report.fault(f"draft: {one_line(error)}")
     try:
         known["prompts"] = prompt_set(plan.prompts, report)
     except FAULTS as error:
@@ -170,6 +175,16 @@ def model(role: str, source: str, dtype: str | None, report: Report) -> specjax.
     return loaded
 
 
+def trained(path: str, report: Report) -> Path | None:
+    """The folder of a trained draft; None if it is not on this machine."""
+    folder = fetch.resolve(path, download=LOAD.value)
+    if folder is None:
+        report.miss("draft", f"{path}: {NOT_HERE}")
+    else:
+        report.fact("draft", f"{folder}: {size(sum(file.stat().st_size for file in hf.weight_files(folder)))}")
+    return folder
+
+
 def prompt_set(wanted: Prompts, report: Report) -> list | None:
     if wanted.source == "humaneval" and not LOAD.value and fetch.resolve(fetch.HUMANEVAL, download=False) is None:
         report.miss("prompts", f"{wanted.source}: {NOT_HERE}")
@@ -183,7 +198,7 @@ def prompt_set(wanted: Prompts, report: Report) -> list | None:
 def together(experiment: Experiment, report: Report) -> None:
     """What only all parts together decide: S, caches, programs, memory."""
     plan, setups = experiment.plan, {arm.name: arm.decoder.setup for arm in experiment.arms}
-    if any(isinstance(arm.drafter, WITH_WEIGHTS) for arm in plan.arms):
+    if any(isinstance(arm.weights, (*WITH_WEIGHTS, TrainedDraft)) for arm in plan.arms):
         report.fact("vocabulary", "drafts and target agree")
     longest = max(len(e.tokens) for e in experiment.prompts)
     report.fact("S", f"{experiment.size} slots: a prompt of up to {longest} tokens, {plan.max_new_tokens} new ones, the widest rung")

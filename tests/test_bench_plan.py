@@ -6,7 +6,19 @@ import pytest
 
 from specjax import Fixed, Greedy, NGram, Sampling
 from specjax.api import sample_id
-from specjax.bench.plan import Arm, DraftModel, Encoded, Plan, Prompts, Target, Task, baseline, with_plain_arms
+from specjax.bench.plan import (
+    Arm,
+    CombinedDraft,
+    DraftModel,
+    Encoded,
+    Plan,
+    Prompts,
+    Target,
+    Task,
+    TrainedDraft,
+    baseline,
+    with_plain_arms,
+)
 from specjax.prompts import Prompt
 
 
@@ -23,6 +35,14 @@ def test_a_plan_is_spelled_out_as_json():
     assert first["rule"] == {"type": "specjax.rules.greedy.Greedy"} and first["length"]["k"] == 2
     assert second["drafter"] == {"type": "specjax.bench.plan.DraftModel", "source": "folder", "most": 7, "dtype": None, "noise": 0.0}
     assert second["length"] == "specjax.bench.plan.with_plain_arms" and second["sampling"]["temperature"] == 0.5
+
+
+def test_a_combined_draft_is_spelled_out_too():
+    arm = Arm("a", CombinedDraft(TrainedDraft("folder", most=9)))
+    assert arm.drafter.most == 9 and arm.weights == TrainedDraft("folder", 9) and Arm("b", NGram()).weights == NGram()
+    said = Plan(Target("x"), Prompts(), (arm,)).resolved()["arms"][0]["drafter"]
+    assert said["type"] == "specjax.bench.plan.CombinedDraft" and said["first"]["type"] == "specjax.drafters.ngram.NGram"
+    assert said["second"] == {"type": "specjax.bench.plan.TrainedDraft", "path": "folder", "most": 9}
 
 
 @pytest.mark.parametrize(("make", "where"), [(Target, "target"), (DraftModel, "drafter")])

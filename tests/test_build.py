@@ -2,12 +2,16 @@ import json
 import pathlib
 import runpy
 
+import jax
 import numpy as np
 import pytest
 import tiny_run
 
+import specjax
 from specjax import Fixed, Greedy, Heuristic, Lenient, NGram, NoDraft, Sampling, build, match
-from specjax.bench.plan import DraftModel, EarlyExitDraft
+from specjax.bench.plan import CombinedDraft, DraftModel, EarlyExitDraft, TrainedDraft
+from specjax.training.drafts import eagle3, small
+from specjax.training.export import export
 from specjax.types import struct
 
 
@@ -145,6 +149,61 @@ def test_early_exit_and_heuristic():
         build.load(plan)
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A small and an EAGLE-3 draft of the tiny target, before any training."""
+    target, root = specjax.load("toy://tiny"), tmp_path_factory.mktemp("drafts")
+    ids_U = np.arange(0, 257, 2, dtype=np.int32)
+    kinds = small.over(target, None, (0,), 3, False), eagle3.over(target, len(ids_U), (0, 1), 3, True)
+    return [
+        export(root / kind.name, kind, kind.init(target, u, 0), u, target, card={}) for kind, u in zip(kinds, (None, ids_U), strict=True)
+    ]
+
+
+def trained(path, **more):
+    return dict(name="trained", path=str(path), **more)
+
+
+def test_trained_and_combined_drafts(exported):
+    first, second = exported
+    both = dict(name="combined", first=dict(name="ngram", most=2), second=trained(second, most=3))
+    given = [dict(name="a", drafter=trained(first, most=2)), dict(name="b", drafter=both), dict(name="c", drafter=trained(second))]
+    plan = build.plan(config(arms=given))
+    assert [arm.drafter for arm in plan.arms[1:]] == [
+        TrainedDraft(str(first), 2), CombinedDraft(TrainedDraft(str(second), 3), NGram(most=2)), TrainedDraft(str(second)),
+    ]  # fmt: skip
+    experiment = build.load(plan)
+    a, b, c = (arm.decoder.setup.drafter for arm in experiment.arms[1:])
+    assert (a.name, a.most, b.name, b.first.most, b.second.most, b.most, c.name, c.most) == ("model", 2, "combined", 2, 3, 3, "eagle3", 7)
+    assert b.second.params["fc_XD"] is c.params["fc_XD"]  # loaded once
+    assert a.params["embed_VD"] is experiment.target.params["embed_VD"] and b.taps == (0, 1)
+
+
+def test_a_draft_that_was_trained_anew_is_another_experiment(exported, tmp_path):
+    target, folder = specjax.load("toy://tiny"), tmp_path / "draft"
+    kind = small.over(target, None, (1,), 3, False)
+    experiment = None
+    for scale in (1, 2):
+        export(folder, kind, jax.tree.map(lambda x, scale=scale: x * scale, kind.init(target, None, 0)), None, target, card={})
+        experiment = experiment or build.load(build.plan(config(arms=[dict(name="a", drafter=trained(folder))])))
+        if scale == 1:
+            before = experiment.fingerprint
+            assert experiment.fingerprint == before
+    assert experiment.fingerprint != before
+
+
+def test_a_combined_draft_of_a_model(exported):
+    drafter = dict(name="combined", second=dict(name="model", source="toy://tiny/1", most=2))
+    setup = build.load(build.plan(config(arms=[dict(name="a", drafter=drafter)]))).arms[1].decoder.setup
+    assert setup.drafter.second.name == "model" and setup.drafter.first == NGram() and setup.ladder[-1] == 8
+
+
+def test_a_trained_draft_that_is_not_there_is_named_with_its_arm(tmp_path):
+    plan = build.plan(config(arms=[dict(name="a", drafter=trained(tmp_path / "no"))]))
+    with pytest.raises(ValueError, match=r"arm 'a': '.*/no': no such file or folder"):
+        build.load(plan)
+
+
 def test_penalties_change_greedy_output_too():
     arm = arms(dict(name="a", drafter="ngram", sampling=dict(temperature=0.0, repetition=1.5)))[1]
     assert arm.sampling == Sampling(repetition=1.5)
@@ -263,6 +322,18 @@ BAD = {
     r"arms\[0\].drafter.max_n=99999 must be": config(arms=[dict(name="a", drafter=dict(name="ngram", max_n=99999))]),
     r"arms\[0\].drafter.exit_layer=0 must be at least 1": config(arms=[dict(name="a", drafter=dict(name="early_exit", exit_layer=0))]),
     r"arms\[0\].drafter.exit_layer is missing": config(arms=[dict(name="a", drafter="early_exit")]),
+    r"arms\[0\].drafter.path is missing": config(arms=[dict(name="a", drafter="trained")]),
+    r"arms\[0\].drafter.most=0 must be": config(arms=[dict(name="a", drafter=dict(name="trained", path="x", most=0))]),
+    r"arms\[0\].drafter.second is missing": config(arms=[dict(name="a", drafter="combined")]),
+    r"arms\[0\].drafter.second.pth is not a key: .*; did you mean 'path'": config(
+        arms=[dict(name="a", drafter=dict(name="combined", second=dict(name="trained", pth="x")))]
+    ),
+    r"arms\[0\].drafter.second must be model, trained, early_exit": config(
+        arms=[dict(name="a", drafter=dict(name="combined", second="none"))]
+    ),
+    r"arms\[0\].drafter.first must be an n-gram of one branch": config(
+        arms=[dict(name="a", drafter=dict(name="combined", first=dict(name="ngram", branches=2), second=dict(name="model", source="x")))]
+    ),
     r"config.max_new_tokens is a number of 20001 bits: it must have at most 63": config(max_new_tokens=2**20000),
     r"config.max_new_tokens=2097152 must be at least 1 and at most 1048576": config(max_new_tokens=2**21),
     r"config.max_new_tokens=nan must be int, not float": config(max_new_tokens=float("nan")),

@@ -6,8 +6,11 @@ import commands
 import pytest
 import tiny_run
 
+import specjax
 from specjax import doctor
 from specjax.models.load import fetch
+from specjax.training.drafts import small
+from specjax.training.export import export
 
 CONFIG = f"--config={tiny_run.__file__}"
 GOLDENS = pathlib.Path(__file__).parent / "goldens"
@@ -76,6 +79,30 @@ def test_what_is_not_here_is_not_fetched(report, monkeypatch, tmp_path):
     assert code == 0 and faults(lines) == []
     assert f"target      {fetch.SMOLLM2}: not on this machine yet, the run fetches it (or --load)" in lines
     assert "prompts     humaneval: not on this machine yet, the run fetches it (or --load)" in lines
+
+
+OF_A_TRAINED_DRAFT = """
+import tiny_run
+
+def get_config():
+    config = tiny_run.get_config()
+    trained = dict(name="trained", path={path!r})
+    config.arms = dict(name="a", drafter=trained), dict(name="b", drafter=dict(name="combined", second=trained))
+    return config
+"""
+
+
+def test_a_trained_draft_is_looked_at(report, tmp_path):
+    target, config = specjax.load("toy://tiny"), tmp_path / "config.py"
+    kind = small.over(target, None, (0,), 3, False)
+    folder = export(tmp_path / "draft", kind, kind.init(target, None, 0), None, target, card={})
+    config.write_text(OF_A_TRAINED_DRAFT.format(path=str(folder)))
+    code, lines = report(f"--config={config}")
+    assert (code, faults(lines)) == (0, []) and sum(line.startswith(f"draft       {folder}: 1") for line in lines) == 1
+    assert any("decode of b: rungs 1 4 8, cache " in line for line in lines)
+    config.write_text(OF_A_TRAINED_DRAFT.format(path=str(tmp_path / "no")))
+    code, lines = report(f"--config={config}")
+    assert code == 1 and faults(lines)[0].startswith(f"✗ draft: '{tmp_path / 'no'}': no such file or folder")
 
 
 def test_with_load_the_weights_are_read(report):

@@ -12,9 +12,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import LM, Decoder, api
+from specjax import LM, Combined, Decoder, api, load_drafter
 from specjax.bench import laws, turns
-from specjax.bench.plan import WITH_WEIGHTS, Arm, EarlyExitDraft, Encoded, Experiment, LoadedArm, Plan, Task, baseline
+from specjax.bench.plan import (
+    WITH_WEIGHTS,
+    Arm,
+    CombinedDraft,
+    EarlyExitDraft,
+    Encoded,
+    Experiment,
+    LoadedArm,
+    Plan,
+    Task,
+    TrainedDraft,
+    baseline,
+)
 from specjax.bench.pricing import unpriced
 from specjax.drafters import EarlyExit
 from specjax.parts import check_vocabularies
@@ -43,7 +55,9 @@ def load(plan: Plan, load_model: Callable[[str, str | None], LM] = load_lm) -> E
     load_draft = functools.cache(lambda source, dtype, noise: noised(load_once(source, dtype), noise, plan.seed))
     target = load_once(plan.target.source, plan.target.dtype)
     jax.block_until_ready(target.params)
-    arms = tuple(_load_arm(plan, arm, target, load_draft) for arm in plan.arms)
+    load_trained = functools.cache(lambda path: load_drafter(path, target))
+    loaded = functools.partial(_loaded, plan, target, load_draft, load_trained)
+    arms = tuple(_load_arm(plan, arm, target, loaded) for arm in plan.arms)
     prompts = tuple(turns.encode(target, prompt, chat) for prompt in given)
     needed = max(_positions(plan, target, encoded) for encoded in prompts) + max(arm.decoder.setup.ladder[-1] for arm in arms)
     experiment = Experiment(
@@ -104,16 +118,24 @@ def _check_ids(experiment: Experiment) -> None:
                     raise ValueError(f"prompts {names} would share their draws: give one of them another question_id")
 
 
-def _load_arm(plan: Plan, arm: Arm, target: LM, load_draft) -> LoadedArm:
-    drafter = arm.drafter
+def _loaded(plan: Plan, target: LM, load_draft, load_trained, drafter):
+    """The drafter that a plan describes."""
     if isinstance(drafter, WITH_WEIGHTS):
         draft = load_draft(drafter.source, drafter.dtype or plan.target.dtype, drafter.noise)
         check_vocabularies(target, draft)
+        return drafter.over(draft)
+    if isinstance(drafter, EarlyExitDraft):
+        return EarlyExit(model=target.model, exit_layer=drafter.exit_layer, most=drafter.most)
+    if isinstance(drafter, TrainedDraft):
+        return dataclasses.replace(load_trained(drafter.path), most=drafter.most)
+    if isinstance(drafter, CombinedDraft):
+        return Combined(first=drafter.first, second=_loaded(plan, target, load_draft, load_trained, drafter.second))
+    return drafter
+
+
+def _load_arm(plan: Plan, arm: Arm, target: LM, loaded: Callable) -> LoadedArm:
     try:
-        if isinstance(drafter, WITH_WEIGHTS):
-            drafter = drafter.over(draft)
-        if isinstance(drafter, EarlyExitDraft):
-            drafter = EarlyExit(model=target.model, exit_layer=drafter.exit_layer, most=drafter.most)
+        drafter = loaded(arm.drafter)
         decoder = Decoder(
             target,
             drafter=drafter,

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specjax import LM, Decoder, NoDraft, Sampling
+from specjax import LM, Decoder, NGram, NoDraft, Sampling
 from specjax.api import sample_id
 from specjax.bench.schema import nearest
 from specjax.drafters import BestFirst, ModelDrafter, TreeDrafter
 from specjax.drafters.tree import DRAWN
+from specjax.models.load import fetch, hf
 from specjax.models.load.names import DTYPES
 from specjax.prompts import Prompt
 from specjax.shapes import Shape
@@ -123,6 +124,29 @@ class EarlyExitDraft:
 
 
 @dataclasses.dataclass(frozen=True)
+class TrainedDraft:
+    """A draft that `specjax.train` exported, or a published EAGLE-3 draft, not loaded yet. path: as `specjax.load_drafter` takes it."""
+
+    path: str
+    most: int = 7
+
+
+@dataclasses.dataclass(frozen=True)
+class CombinedDraft:
+    """A `specjax.Combined` whose second drafter is not loaded yet: the n-gram drafts where it has a match, the second elsewhere."""
+
+    second: Any
+    first: NGram = dataclasses.field(default_factory=NGram)
+
+    @property
+    def most(self) -> int:
+        return max(self.first.most, self.second.most)
+
+
+NOT_LOADED = *WITH_WEIGHTS, EarlyExitDraft, TrainedDraft, CombinedDraft
+
+
+@dataclasses.dataclass(frozen=True)
 class Arm:
     """One way to decode. rule None: greedy matching or the p/q rule, as the sampling asks. length None: all that is offered. ladder:
     widths of verification, as `specjax.Decoder` takes them."""
@@ -138,6 +162,11 @@ class Arm:
     @property
     def plain(self) -> bool:
         return isinstance(self.drafter, NoDraft)
+
+    @property
+    def weights(self) -> Any:
+        """The part of its drafter that may have weights of its own."""
+        return self.drafter.second if isinstance(self.drafter, CombinedDraft) else self.drafter
 
     @property
     def tells_rules_apart(self) -> bool:
@@ -290,7 +319,9 @@ class Experiment:
         things = [*(kind for setup in setups for kind in setup.kinds), *map(inspect.unwrap, self.plan.processors)]
         own = {_source(thing) for thing in things if getattr(thing, "__module__", "").partition(".")[0] != "specjax"}
         files = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in sorted(filter(None, own))]
-        return hashlib.sha256(json.dumps([said, self.target.sha256, files]).encode()).hexdigest()
+        paths = {arm.weights.path for arm in self.plan.arms if isinstance(arm.weights, TrainedDraft)}
+        drafts = [fetch.sha256(hf.weight_files(fetch.resolve(path))) for path in sorted(paths)]
+        return hashlib.sha256(json.dumps([said, self.target.sha256, files, *drafts]).encode()).hexdigest()
 
     def samples(self, arm: LoadedArm) -> range:
         """One is enough of an arm that is certain of every token: the others would be equal."""
@@ -312,10 +343,8 @@ def _resolved(thing):
     if dataclasses.is_dataclass(thing):
         kind = type(thing)
         fields = {f.name: _resolved(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
-        ours = kind.__module__ == __name__
-        return (
-            fields if ours and kind not in (*WITH_WEIGHTS, EarlyExitDraft) else {"type": f"{kind.__module__}.{kind.__qualname__}", **fields}
-        )
+        plain = kind.__module__ == __name__ and kind not in NOT_LOADED
+        return fields if plain else {"type": f"{kind.__module__}.{kind.__qualname__}", **fields}
     if isinstance(thing, np.ndarray | np.generic):
         thing = thing.tolist()
     if isinstance(thing, list | tuple):

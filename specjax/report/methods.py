@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from specjax import drafters, lengths, rules
+from specjax import drafters, lengths, rules, trained
 from specjax.command import fail, say
 
 BEGIN, END = "<!-- methods: python -m specjax.report.methods --write README.md -->", "<!-- end of methods -->"
@@ -23,8 +23,9 @@ DRAWN = {"iid": "i.i.d.", "without_replacement": "without replacement", "fixed":
 def tables() -> str:
     """Markdown of all three."""
     parts = ("rule", "exact", "judges", "needs", "certified to have", "paper"), map(_rule, rules.ALL)
-    kinds = {"drafter": drafters, "draft length": lengths}
-    described = [table((kind, "method"), files(package)) for kind, package in kinds.items()]
+    by_path = "`trained`", linked(first_paragraph(trained.__doc__))
+    kinds = {"drafter": [*files(drafters), by_path], "draft length": files(lengths)}
+    described = [table((kind, "method"), rows) for kind, rows in kinds.items()]
     return "\n".join([table(*parts), *described])
 
 

@@ -22,7 +22,7 @@ def load(folder: Path, dtype) -> tuple[ModelConfig, dict]:
     """(config, params) of a folder. ValueError, in one line, on anything missing, left over, damaged or unsupported."""
     with contextlib.ExitStack() as stack:
         config, table, where = describe(folder, stack)
-        return config, names.build(config, table, where, functools.partial(_read, where), dtype)
+        return config, names.build(config, table, where, functools.partial(read, where), dtype)
 
 
 def describe(folder: Path, stack: contextlib.ExitStack) -> tuple[ModelConfig, names.Table, dict]:
@@ -30,13 +30,13 @@ def describe(folder: Path, stack: contextlib.ExitStack) -> tuple[ModelConfig, na
     raw = read_json(folder / "config.json")
     family = families.find(Fields(raw.get, "config.json: "))
     fields = Fields((family.defaults | raw).get, "config.json: ")
-    where = _open(weight_files(folder), stack)
+    where = opened(weight_files(folder), stack)
     table = names.as_stored(family.table, where)
-    tied = names.is_tied(table, where, functools.partial(_read, where), fields.flag("tie_word_embeddings", None))
+    tied = names.is_tied(table, where, functools.partial(read, where), fields.flag("tie_word_embeddings", None))
     return families.config(family, fields, len(where), tied), table, where
 
 
-def _read(where: dict, name: str) -> np.ndarray:
+def read(where: dict, name: str) -> np.ndarray:
     stored = where[name].get_slice(name).get_dtype()
     if stored not in FLOATS:
         raise ValueError(f"tensor {name} is stored as {stored}; supported: {', '.join(FLOATS)}")
@@ -61,7 +61,7 @@ def weight_files(folder: Path) -> list[Path]:
     return shards
 
 
-def _open(files: list[Path], stack: contextlib.ExitStack) -> dict:
+def opened(files: list[Path], stack: contextlib.ExitStack) -> dict:
     """Tensor name -> the open file that holds it. What the shards hold counts, not what the index says they hold."""
     where: dict = {}
     for path in files:

@@ -199,10 +199,11 @@ def is_tied(table: Table, present: Collection[str], read: Read, flag: bool | Non
     return bool(flag)
 
 
-def build(config: ModelConfig, table: Table, present: Collection[str], read: Read, dtype) -> dict:
+def build(config: ModelConfig, table: Table, present: Collection[str], read: Read, dtype, **letters: int) -> dict:
     """Our parameter tree, C-contiguous arrays of `dtype`. Every tensor in `present` is used, every parameter is filled.
 
-    ValueError names the tensors that are missing, left over, of another shape, or hold NaN or infinity.
+    letters: sizes that stand in the table's shapes and are not the config's. ValueError names the tensors that are missing, left over, of
+    another shape, or hold NaN or infinity.
     """
     check_count("layers", config.layers, len(present))
     if any("{e}" in name for entry in table.entries for name in entry.theirs):
@@ -211,7 +212,7 @@ def build(config: ModelConfig, table: Table, present: Collection[str], read: Rea
     _check_names(table, present, {name for entry in wanted for name in entry.theirs}, config.tied)
     params: dict = {}
     for entry in wanted:
-        tensors = [_checked(config, name, read(name), shape) for name, shape in entry.theirs.items()]
+        tensors = [_checked(config, name, read(name), shape, letters) for name, shape in entry.theirs.items()]
         *folders, leaf = entry.path.split("/")
         node = params
         for folder in folders:
@@ -250,13 +251,17 @@ def _check_names(table: Table, present: Collection[str], wanted: set[str], tied:
             raise ValueError(f"tensors {what}: {', '.join(sorted(names)[:3])}{more}")
 
 
-def _checked(config: ModelConfig, name: str, tensor: np.ndarray, shape: str) -> np.ndarray:
+def _checked(config: ModelConfig, name: str, tensor: np.ndarray, shape: str, letters: dict[str, int]) -> np.ndarray:
     c = config
     sizes = {"V": c.vocab, "D": c.width, "F": c.ff, "H": c.heads, "G": c.kv_heads, "C": c.head_size}
-    sizes |= {"P": c.max_positions, "E": c.experts, "X": c.expert_ff}
+    sizes |= {"P": c.max_positions, "E": c.experts, "X": c.expert_ff} | letters
     expected = tuple(sum(math.prod(sizes[letter] for letter in part) for part in axis.split("+")) for axis in shape.split())
     if tensor.shape != expected:
         raise ValueError(f"tensor {name} has shape {list(tensor.shape)}, should be {list(expected)} ({shape})")
+    check_finite(name, tensor)
+    return tensor
+
+
+def check_finite(name: str, tensor: np.ndarray) -> None:
     if not (np.isfinite(tensor.min()) and np.isfinite(tensor.max())):  # min and max pass NaN on, and need no copy
         raise ValueError(f"tensor {name} holds NaN or infinity")
-    return tensor

@@ -1,0 +1,66 @@
+"""A draft by its path: what `python -m specjax.train` exported, or an EAGLE-3 draft as it is published."""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+
+from specjax.drafters import Eagle3Drafter, ModelDrafter
+from specjax.lm import LM
+from specjax.models.border import Eagle3Model, LanguageModel, border
+from specjax.models.config import ModelConfig
+from specjax.models.eagle3 import Eagle3Config
+from specjax.models.load import drafts
+
+
+def load_drafter(path, target: LM, *, most: int = 7) -> Eagle3Drafter | ModelDrafter:
+    """Load a trained draft for its target: a folder, or a hub id. most: its largest draft.
+
+    Parameters have the target's dtype. Embedding and head are the target's own where the folder holds none. A target whose weights are not
+    those that the draft was trained on is warned of: the output stays the target's, but fewer drafts may be accepted.
+
+    Raises:
+      ValueError: the folder is not whole, or the draft was made for another target: of another width,
+        vocabulary or tokenizer, or of more layers.
+    """
+    config = getattr(target.model, "config", None)
+    if not isinstance(config, ModelConfig):
+        raise ValueError(f"{path}: a trained draft needs a transformer as target, {target.source} is none")
+    found = drafts.read(path, config, target.dtype)
+    _check(path, found, target)
+    ids_U = None if found.ids_U is None else jnp.asarray(found.ids_U)
+    if isinstance(found.config, Eagle3Config):
+        model, of = Eagle3Model(found.config), Eagle3Drafter
+    else:
+        model, of = LanguageModel(found.config), ModelDrafter
+    return of(model=model, params=_with_lent(found, target.params), ids_U=ids_U, most=most)
+
+
+def _with_lent(found: drafts.Trained, given: dict) -> dict:
+    """The draft's parameters and what the target lends; shapes only, where the target has no more than these."""
+
+    def whole(given):
+        lent = {name: given[name] for name in found.lent}
+        if "head_DV" in lent and found.ids_U is not None:
+            lent["head_DV"] = lent["head_DV"][:, jnp.asarray(found.ids_U)]
+        return border(found.config, {**lent, **found.params})[1]
+
+    abstract = any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(given))
+    return jax.eval_shape(whole, given) if abstract else whole(given)
+
+
+def _check(path, found: drafts.Trained, target: LM) -> None:
+    """Of a draft that says what it was trained for."""
+    texts, weights = found.note.within("tokenizer"), found.note.within("target")
+    digest = texts.text("sha256", None)
+    if digest and target.tokenizer is not None and drafts.fingerprint(target.tokenizer) != digest:
+        sizes = f"{texts.count('vocab_size')} tokens, the target's {target.tokenizer.vocab_size}"
+        raise ValueError(f"{path}: the draft was trained with another tokenizer, of {sizes}: its ids would mean other texts")
+    digest = weights.text("sha256", None)
+    if digest and target.sha256 and digest != target.sha256:
+        trained_for = weights.text("source", "another target")
+        warnings.warn(
+            f"{path}: trained for {trained_for}, of other weights than {target.source}: fewer drafts may be accepted", stacklevel=3
+        )

@@ -1,0 +1,91 @@
+"""Checkpoints of a run (Orbax): the latest, from which it goes on, and the best by its score. Plain nested dicts, nothing of ours in them.
+
+A checkpoint appears whole or not at all, so a run that is killed goes on from the one before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import jax
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers as managers
+
+from specjax.training.step import State
+from specjax.types import PyTree
+
+FOLDER = "checkpoints"
+
+
+class Checkpoints:
+    """Those of a run, by its folder. To be closed: it is a context."""
+
+    def __init__(self, workdir: Path):
+        score = lambda metrics: metrics["score"]
+        kept = managers.LatestN(1), managers.BestN(get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False)
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=managers.AnyPreservationPolicy(list(kept)),
+            best_fn=score,
+            cleanup_tmp_directories=True,  # of a process that was killed
+            enable_async_checkpointing=False,
+        )
+        self._manager = ocp.CheckpointManager((workdir / FOLDER).absolute(), options=options)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *why):
+        self._manager.close()
+
+    @property
+    def latest(self) -> int | None:
+        """Steps that the newest one has behind it; None without any."""
+        return self._manager.latest_step()
+
+    @property
+    def best(self) -> int | None:
+        """The same of the one with the highest score."""
+        return self._manager.best_step()
+
+    def save(self, state: State, data: dict, score: float | None) -> None:
+        """data: where the reading of the data stands, as JSON. score: of an evaluation at this step, if there was one."""
+        parts = ocp.args.Composite(state=ocp.args.StandardSave(_plain(state)), data=ocp.args.JsonSave(data))
+        self._manager.save(int(state.step), args=parts, metrics=None if score is None else {"score": score})
+
+    def restore(self, like: State) -> tuple[State, dict]:
+        """The newest (state, data). like: a state of the same program, whose shapes, dtypes and places on the devices it gets."""
+        parts = ocp.args.Composite(state=ocp.args.StandardRestore(_abstract(_plain(like))), data=ocp.args.JsonRestore())
+        found = self._manager.restore(self.latest, args=parts)
+        return _like(like, found.state), found.data
+
+    def restore_best(self, like: State) -> PyTree:
+        """The parameters of the best one."""
+        parts = ocp.args.Composite(state=ocp.args.StandardRestore(_abstract(_plain(like))))
+        return self._manager.restore(self.best, args=parts).state["params"]
+
+
+def steps_kept(workdir: Path) -> int | None:
+    """Of the newest checkpoint of a run; None without any."""
+    with contextlib.suppress(OSError):
+        return max((int(path.name) for path in (workdir / FOLDER).iterdir() if path.name.isdigit()), default=None)
+    return None
+
+
+def _plain(state: State) -> dict:
+    """A state as nested dicts; the optimizer's leaves go by their place in it."""
+    named = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state.optimizer)}
+    return {"params": state.params, "optimizer": named, "step": state.step, "skipped": state.skipped, "sums": state.sums}
+
+
+def _like(like: State, plain: dict) -> State:
+    optimizer = jax.tree_util.tree_map_with_path(lambda path, _: plain["optimizer"][_name(path)], like.optimizer)
+    return like._replace(**{**plain, "optimizer": optimizer})
+
+
+def _name(path) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _abstract(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)

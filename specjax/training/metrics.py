@@ -1,0 +1,50 @@
+"""What a run says of itself: JSON lines in metrics.jsonl, and the same numbers for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from tensorboardX import SummaryWriter
+
+
+class Metrics:
+    """The metrics of a run's folder. step: of the checkpoint from which it goes on, -1 without one; what was said after it is taken back,
+    because it will be said again. To be closed: it is a context."""
+
+    def __init__(self, folder: Path, step: int):
+        self._path = folder / "metrics.jsonl"
+        kept = [row for row in read(folder) if row["step"] <= step]
+        part = folder / ".metrics.jsonl.part"
+        part.write_text("".join(map(_line, kept)), encoding="utf-8")
+        part.replace(self._path)
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=max(step + 1, 0))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *why):
+        self._board.close()
+
+    def write(self, step: int, kind: str, numbers: dict) -> None:
+        """One line. numbers: or lists of numbers, one a place of a draft; kind: 'train' or 'evaluate'."""
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(_line({"step": step, "kind": kind, **numbers}))
+        for name, value in numbers.items():
+            for place, one in enumerate(value) if isinstance(value, list) else [(None, value)]:
+                self._board.add_scalar(f"{kind}/{name}" + ("" if place is None else f"/{place + 1}"), one, step)
+        self._board.flush()
+
+
+def read(folder: Path) -> Iterator[dict]:
+    """The lines of a run; the half one of a run that was killed is left out."""
+    path = folder / "metrics.jsonl"
+    if path.exists():
+        for line in path.read_bytes().splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                yield json.loads(line)
+
+
+def _line(row: dict) -> str:
+    return json.dumps(row, allow_nan=False) + "\n"

@@ -1,0 +1,86 @@
+"""A part of every batch is rows that the draft wrote itself, drawn anew every so many steps; see `specjax.training.on_policy`.
+
+What is drawn hangs on the seed, the number of the drawing and the parameters at that step. A run that goes on in between gets the texts
+from its checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from specjax.lm import LM
+from specjax.training import on_policy
+from specjax.training.pack import Packed, pack
+from specjax.training.plan import OnPolicy
+from specjax.training.rows import Batch
+from specjax.training.scores import Rows, Teacher
+from specjax.types import Drafter
+
+
+class Mixing:
+    """sources: rows whose texts are continued. length: tokens of a row. teacher: scores the part where batches come scored."""
+
+    def __init__(
+        self, settings: OnPolicy, target: LM, sources: Sequence[tuple[Rows, float]], length: int, seed: int, teacher: Teacher | None
+    ):
+        self.settings, self.target, self.length, self.seed, self.teacher = settings, target, length, seed, teacher
+        most = length - settings.new_tokens
+        self.begun = [text for rows, _ in sources for text in _texts(rows.packed) if text[1] <= most]
+        if not self.begun:
+            raise ValueError(f"on_policy.new_tokens={settings.new_tokens} leaves no room in data.length={length} for any prompt")
+        self.drawn: list[tuple[np.ndarray, np.ndarray]] = []
+        self.rows: Packed | None = None
+
+    @property
+    def state(self) -> list:
+        """The texts as JSON: tokens, and how many of them are the prompt."""
+        return [[token.tolist(), int(np.sum(~mask))] for token, mask in self.drawn]
+
+    def set_state(self, texts: list) -> None:
+        self._hold([(np.asarray(token, np.int32), np.arange(len(token)) >= prompt) for token, prompt in texts])
+
+    def due(self, number: int) -> bool:
+        """Whether texts are drawn before step `number`, counted from 1."""
+        return (number - 1) % self.settings.every == 0
+
+    def draw(self, number: int, drafter: Drafter) -> float:
+        """Texts of the draft as it is before step `number`. Returns the share of new tokens that are the draft's own."""
+        how, chance = self.settings, np.random.default_rng([self.seed, number])
+        chosen = chance.choice(len(self.begun), how.texts, replace=len(self.begun) < how.texts)
+        prompts = [self._beginning(*self.begun[i], chance) for i in chosen]
+        seed = int(chance.integers(2**32))
+        batch = min(how.batch, how.texts)
+        drawn = on_policy.draw(
+            self.target, drafter, prompts, how.new_tokens, temperature=how.temperature, seed=seed, batch=batch, size=self.length
+        )
+        self._hold(drawn.texts)
+        return drawn.share
+
+    def _beginning(self, token: np.ndarray, prompt: int, chance: np.random.Generator) -> list[int]:
+        """The prompt, and any part of what follows."""
+        last = min(len(token), self.length - self.settings.new_tokens)
+        return token[: chance.integers(prompt, last + 1)].tolist()
+
+    def _hold(self, texts: list) -> None:
+        self.drawn = texts
+        self.rows = pack(texts, self.length)[0] if texts else None
+
+    def mixed(self, number: int, batch: Batch) -> Batch:
+        """The batch of step `number`, its last rows replaced by rows that were drawn, each in its turn."""
+        count = self.settings.rows(len(batch.token_BT))
+        at = ((number - 1) % self.settings.every * count + np.arange(count)) % len(self.rows.token_NT)
+        part = Batch(*(x_NT[at] for x_NT in self.rows))
+        if self.teacher is not None:
+            part = jax.device_get(self.teacher(part))
+        return jax.tree.map(lambda all_B, new_B: np.concatenate([all_B[:-count], new_B.astype(all_B.dtype)]), batch, part)
+
+
+def _texts(packed: Packed):
+    """(tokens, how many of them stand before the first that is to be learnt) of every text."""
+    for token_T, mask_T, segment_T in zip(packed.token_NT, packed.mask_NT, packed.segment_NT, strict=True):
+        for n in range(1, segment_T.max() + 1):
+            here = segment_T == n
+            yield token_T[here], max(1, int(np.argmax(mask_T[here])))

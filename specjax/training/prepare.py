@@ -1,0 +1,93 @@
+"""All that stands before the first step: the target, the draft's shape, and the data, of which only what is missing is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from specjax import lm
+from specjax import prompts as prompt_sets
+from specjax.lm import LM
+from specjax.training import held_out, scores, shards
+from specjax.training.drafts import Kind
+from specjax.training.pack import Packed, pack
+from specjax.training.plan import Plan, Source
+from specjax.training.scores import Rows, Teacher
+
+
+class Ready(NamedTuple):
+    """What training reads. sources: rows and their shares. teacher: to be asked in each step, None where nothing is asked or all is kept
+    on disk. held_out: rows that are never trained on. counts: what the data are, for the draft's card."""
+
+    plan: Plan
+    target: LM
+    kind: Kind
+    id_U: np.ndarray | None
+    sources: list[tuple[Rows, float]]
+    teacher: Teacher | None
+    held_out: Packed
+    counts: dict
+
+
+def loaded(plan: Plan) -> tuple[LM, Kind]:
+    """(target, kind), and a look at all that can be refused before anything is written.
+
+    Raises:
+      ValueError: something cannot be loaded, or parts do not fit together.
+    """
+    target = lm.load(plan.target.source, dtype=plan.target.dtype)
+    kind, vocab = plan.draft.over(target), target.model.vocab
+    if plan.draft.vocab is not None and plan.draft.vocab > vocab:
+        raise ValueError(f"draft.vocab={plan.draft.vocab} must be at most {vocab}, the tokens of {plan.target.source}")
+    if plan.data.top is not None and plan.data.top > vocab:
+        raise ValueError(f"data.top={plan.data.top} must be at most {vocab}, the tokens of {plan.target.source}")
+    if target.max_positions and plan.data.length > target.max_positions:
+        raise ValueError(f"data.length={plan.data.length} must be at most {target.max_positions}, the positions of {plan.target.source}")
+    wanted = plan.evaluate
+    prompt_sets.load(wanted.prompts, categories=wanted.categories, limit=wanted.limit)
+    return target, kind
+
+
+def ready(plan: Plan, target: LM, kind: Kind, workdir: Path, say: Callable[[str], None]) -> Ready:
+    """Make the data that are missing.
+
+    Raises:
+      ValueError: no text is left, or a folder holds something else.
+    """
+    folder = workdir / "data" if plan.data.folder is None else Path(plan.data.folder)
+    texts = held_out.answered(plan.evaluate, target, folder / "held_out", say, plan.seed)
+    places = [_made(i, source, plan, target, folder, say) for i, source in enumerate(plan.data.sources)]
+    id_U = vocabulary(plan, target, places)
+    teacher = Teacher(target, kind.taps, plan.data.top) if plan.loss.needs_law or kind.taps else None
+    sources, counts = [], {}
+    for i, (source, place) in enumerate(zip(plan.data.sources, places, strict=True)):
+        packed, counts[f"{i}-{source.name}"] = pack(shards.read(place), plan.data.length)
+        say(f"{source.name}: " + ", ".join(f"{number} {what}" for what, number in counts[f"{i}-{source.name}"].items()))
+        kept = scores.keep(packed, teacher, _scores(folder, i, teacher), plan.optimizer.batch, say) if plan.data.cache else None
+        sources.append((Rows(packed, kept), source.settings.share))
+    return Ready(plan, target, kind, id_U, sources, None if plan.data.cache else teacher, texts, counts)
+
+
+def _made(i: int, source: Source, plan: Plan, target: LM, folder: Path, say) -> Path:
+    return source.make(source.settings, target, folder / f"{i}-{source.name}", say, plan.data.exclude, plan.seed + i)
+
+
+def _scores(folder: Path, i: int, teacher: Teacher) -> Path:
+    taps = "".join(f"-{tap}" for tap in teacher.taps)
+    return folder / f"{i}-scores-{teacher.top}{taps}"
+
+
+def vocabulary(plan: Plan, target: LM, places: Iterable[Path]) -> np.ndarray | None:
+    """id_U, the tokens that the draft can say, ascending: those that the target says most often in these data, and its EOS. What others
+    wrote counts only where the target wrote nothing."""
+    if plan.draft.vocab is None:
+        return None
+    named = list(zip(plan.data.sources, places, strict=True))
+    own = [place for source, place in named if source.name != "texts"] or [place for _, place in named]
+    count_V = sum(np.bincount(token[mask], minlength=target.model.vocab) for place in own for token, mask in shards.read(place))
+    eos = [i for i in getattr(target.tokenizer, "eos_ids", ()) if i < target.model.vocab]
+    count_V[eos] = np.iinfo(count_V.dtype).max
+    return np.sort(np.argsort(-count_V, kind="stable")[: plan.draft.vocab]).astype(np.int32)

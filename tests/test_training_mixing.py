@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+
+from specjax.training import mixing, on_policy
+from specjax.training.mixing import Mixing
+from specjax.training.pack import pack
+from specjax.training.plan import OnPolicy
+from specjax.training.rows import Batch
+from specjax.training.scores import Rows
+
+HOW = OnPolicy(fraction=0.5, every=3, texts=4, new_tokens=5)
+
+
+def text(first: int, length: int, prompt: int):
+    token = np.arange(first, first + length, dtype=np.int32)
+    return token, np.arange(length) >= prompt
+
+
+def rows(*texts):
+    return [(Rows(pack(texts, 16)[0]), 1.0)]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Calls of the decode loop, of which each new token is 999."""
+    calls = []
+
+    def draw(target, drafter, prompts, new_tokens, **options):
+        calls.append((prompts, options))
+        return on_policy.Drawn([text_of(prompt, new_tokens) for prompt in prompts], 0.75)
+
+    def text_of(prompt, new_tokens):
+        token = np.asarray([*prompt, *[999] * new_tokens], np.int32)
+        return token, np.arange(len(token)) >= len(prompt)
+
+    monkeypatch.setattr(mixing.on_policy, "draw", draw)
+    return calls
+
+
+def made():
+    return Mixing(HOW, None, rows(text(100, 8, 3), text(200, 16, 1), text(300, 16, 13)), 16, 7, None)
+
+
+def test_prompts_are_beginnings_of_texts_that_leave_room(drawn):
+    one = made()
+    assert [prompt for _, prompt in one.begun] == [3, 1]  # the third leaves no room for five tokens
+    assert [one.due(number) for number in range(1, 8)] == [True, False, False, True, False, False, True]
+    share = one.draw(1, None)
+    assert share == 0.75 and len(drawn[0][0]) == 4
+    for prompt in drawn[0][0]:
+        first = prompt[0]
+        assert prompt == list(range(first, first + len(prompt))) and 11 >= len(prompt) >= {100: 3, 200: 1}[first]
+    made().draw(1, None)
+    one.draw(4, None)
+    assert drawn[0][0] == drawn[1][0] and drawn[0][1] == drawn[1][1]  # the same step draws the same
+    assert drawn[0][0] != drawn[2][0] and drawn[0][1]["seed"] != drawn[2][1]["seed"]
+
+
+def test_the_last_rows_of_a_batch_are_drawn_ones_each_in_its_turn(drawn):
+    one = made()
+    one.draw(1, None)
+    count = len(one.rows.token_NT)
+    batch = Batch(*(np.full((4, 16), fill, kind) for fill, kind in ((5, np.int32), (True, bool), (1, np.int32), (0, np.int32))))
+    for number in (1, 2, 3):
+        got = one.mixed(number, batch)
+        at = [(2 * (number - 1) + i) % count for i in range(2)]
+        assert np.all(got.token_BT[:2] == 5) and np.array_equal(got.token_BT[2:], one.rows.token_NT[at])
+        assert np.array_equal(got.mask_BT[2:], one.rows.mask_NT[at]) and got.law is None and got.features == ()
+
+
+def test_texts_come_back_from_a_checkpoint(drawn):
+    one, other = made(), made()
+    assert one.state == []
+    one.draw(1, None)
+    other.set_state(one.state)
+    assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(one.rows, other.rows, strict=True))
+    assert other.state == one.state
+
+
+def test_a_row_without_room_is_refused():
+    with pytest.raises(ValueError, match=r"on_policy.new_tokens=5 leaves no room in data.length=16 for any prompt"):
+        Mixing(HOW, None, rows(text(300, 16, 13)), 16, 7, None)
