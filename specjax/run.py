@@ -9,28 +9,23 @@ Each is one line, and finished records are kept. What shows a traceback is a bug
 
 from __future__ import annotations
 
-import shlex
-import sys
-import time
-from pathlib import Path
-
-import jax
 from absl import app, flags
 from rich.console import Console
 
-from specjax import build, command, signals
+from specjax import build, command, signals, stopping
 from specjax.bench import look, sweep
 from specjax.bench.plan import Experiment
 from specjax.bench.records import Workdir
 from specjax.command import CONFIG, fail, note, one_line, say
 from specjax.report import table
 from specjax.report.progress import progress
+from specjax.stopping import WORKDIR, default_workdir, of_the_machine, this_command
 
 flags.adopt_module_key_flags(command)
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run; default runs/CONFIG-TIME.")
+flags.adopt_module_key_flags(stopping)
+MODULE = "specjax.run"
 PROFILE = flags.DEFINE_bool("profile", False, "At the end, trace the first prompts of each arm into WORKDIR/profile.")
 DUMP_HLO = flags.DEFINE_bool("dump_hlo", False, "At the end, write each program as the compiler made it into WORKDIR/hlo.")
-DEVICE_FAILED = ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "DATA_LOSS", "ABORTED")  # how XLA's errors begin that are no fault of a program
 
 
 def main(argv: list[str]) -> None:
@@ -61,7 +56,7 @@ def prepare(workdir: Workdir) -> Experiment:
 
 
 def decode(experiment: Experiment, workdir: Workdir, check) -> None:
-    summary = sweep.whole(experiment, workdir, this_command(), say, lambda jobs: checked(progress(jobs), check))
+    summary = sweep.whole(experiment, workdir, this_command(MODULE), say, lambda jobs: checked(progress(jobs), check))
     table.show(summary, Console())
     if DUMP_HLO.value:
         paths = look.dump_hlo(experiment, workdir.path / "hlo")
@@ -72,28 +67,9 @@ def decode(experiment: Experiment, workdir: Workdir, check) -> None:
 
 
 def leave(workdir: Workdir, why: str, code: int):
-    """Say what is kept and how to go on."""
     file = workdir.path / "records.jsonl"
     kept = file.read_bytes().count(b"\n") if file.exists() else 0  # a line that was not finished does not count
-    go_on = this_command() if WORKDIR.value else [*this_command(), f"--workdir={workdir.path}"]
-    note(f"{why}; {kept} records are kept, to go on: {shlex.join(go_on)}")
-    sys.exit(code)
-
-
-def of_the_machine(error: Exception) -> bool:
-    """Whether the machine failed, or a part that plugs in (`Decoder.output` names it); all else is a bug and shows where."""
-    if isinstance(error, jax.errors.JaxRuntimeError):
-        return str(error).startswith(DEVICE_FAILED)
-    return isinstance(error, OSError | MemoryError) or type(error) is RuntimeError
-
-
-def this_command() -> list[str]:
-    return ["python", "-m", "specjax.run", *sys.argv[1:]]
-
-
-def default_workdir() -> str:
-    name = Path(flags.FLAGS["config"].config_filename).stem
-    return f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    stopping.leave(MODULE, workdir.path, why, f"{kept} records are kept", code)
 
 
 def checked(jobs, check):

@@ -123,9 +123,10 @@ def _threshold(x_V, weight_V, goal):
     its neighbours. On a CPU each is searched by itself, while it is in the cache; elsewhere all at once.
     """
     guess, reached = _among_top(x_V, weight_V, goal, jnp.zeros_like(goal))
-    settled = reached | (x_V.shape[-1] <= _TOP)
+    if x_V.shape[-1] <= _TOP:
+        return guess
     flat = lambda a: jnp.broadcast_to(a, (*x_V.shape[:-1], a.shape[-1])).reshape(-1, a.shape[-1])
-    rows = flat(x_V), flat(weight_V), flat(goal)[:, 0], flat(guess)[:, 0], flat(settled)[:, 0]
+    rows = flat(x_V), flat(weight_V), flat(goal)[:, 0], flat(guess)[:, 0], flat(reached)[:, 0]
     return jax.lax.platform_dependent(*rows, cpu=_one_by_one, default=jax.vmap(_search)).reshape(guess.shape)
 
 

@@ -63,7 +63,7 @@ def test_a_coin_at_either_end_never_stops_where_that_is_impossible(monkeypatch, 
 def test_the_same_seed_gives_the_same_rows_on_another_number_of_devices():
     """Four rows over four devices, in a process of its own, and over one."""
     code = "import test_behaviours_sampling as t; t.print_sharded()"
-    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    devices = {"XLA_FLAGS": os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     paths = os.pathsep.join([str(pathlib.Path(specjax.__file__).parents[1]), str(pathlib.Path(__file__).parent)])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **devices, "PYTHONPATH": paths})
     assert done.returncode == 0, done.stderr

@@ -73,6 +73,9 @@ class Coin:
     def __getattr__(self, name):
         return getattr(self.draw, name)
 
+    def within(self, ids_U):
+        return Coin(self.draw.within(ids_U), self.call)
+
     def __call__(self, law, node, depth=None):
         return self.call(self.draw, law, node, depth)
 

@@ -75,3 +75,9 @@ def test_shards_that_are_not_there(tmp_path):
     plan = build_training.plan(config)
     with pytest.raises(ValueError, match="nowhere holds no shards"):
         prepare.ready(plan, *prepare.loaded(plan), tmp_path / "run", lambda line: None)
+
+
+def test_rows_that_devices_cannot_share_are_refused(monkeypatch):
+    monkeypatch.setattr(prepare.jax, "device_count", lambda: 8)
+    with pytest.raises(ValueError, match=r"optimizer.batch / accumulate is 4 rows: 8 devices need a multiple of their number"):
+        prepare.loaded(build_training.plan(tiny_training.get_config()))

@@ -17,7 +17,10 @@ def show(summary: dict, console: Console) -> None:
     for place, numbers in enumerate(zip(*columns, strict=True), start=1):
         table.add_row(str(place), *(f"{number:.3f}" for number in numbers))
     console.print(table)
-    gained = f"{before['tokens_per_pass']:.2f} -> {after['tokens_per_pass']:.2f}"
-    console.print(f"tokens per pass, predicted for drafts of {len(after['rate'])}: {gained}", highlight=False)
-    console.print(f"the draft: specjax.load_drafter({summary['path']!r}, target)", highlight=False, soft_wrap=True)
-    console.print(f"in a config of specjax.run: drafter=dict(name=..., path={summary['path']!r})", highlight=False, soft_wrap=True)
+    lines = (
+        f"tokens per pass, predicted for drafts of {len(after['rate'])}: {before['tokens_per_pass']:.2f} -> {after['tokens_per_pass']:.2f}",
+        f"the draft: specjax.load_drafter({summary['path']!r}, target)",
+        f"in a config of specjax.run: drafter=dict(name='trained', path={summary['path']!r})",
+    )
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)

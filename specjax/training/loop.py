@@ -32,22 +32,19 @@ class Run:
     """A run of a plan on its data. command: for the draft's card. say: takes a line of news. check: raises if the run is to end.
 
     Raises:
-      ValueError: what each device gets of a batch is no whole number of rows, or drafts of its own do not fit into a row.
+      ValueError: what the draft is to write itself does not fit into a row.
     """
 
     def __init__(self, ready: Ready, workdir: Path, command: str, say: Callable[[str], None], check: Callable[[], None]):
         self.plan, self.ready, self.workdir, self.command, self.say, self.check = ready.plan, ready, workdir, command, say, check
         self.mesh, vocab, self.since = step.mesh(), ready.target.model.vocab, 0.0
-        rows = self.plan.optimizer.batch // self.plan.optimizer.accumulate
-        if rows % self.mesh.size:
-            raise ValueError(f"optimizer.batch / accumulate is {rows} rows, which {self.mesh.size} devices cannot share evenly")
         place_V = None if ready.id_U is None else targets.place_of(ready.id_U, vocab)
         self.program = Program(ready.kind, self.plan.loss, self.plan.decay, self.plan.optimizer, self.mesh)
         self.fixed = step.everywhere(self.mesh, Fixed(ready.kind.frozen(ready.target, ready.id_U), place_V))
         self.feed = feed.feed(ready.sources, self.plan.optimizer.batch, self.plan.seed)
         self.mixing = self._mixing()
         self.teacher = ready.teacher and self._everywhere(ready.teacher)
-        self.held_out = HeldOut(ready.held_out, self._reader(), rows)
+        self.held_out = HeldOut(ready.held_out, self._reader(), self.plan.optimizer.rows)
 
     def _everywhere(self, teacher: Teacher) -> Teacher:
         """The target on every device; on one it is the same arrays."""

@@ -46,8 +46,8 @@ class Mixing:
         """Whether texts are drawn before step `number`, counted from 1."""
         return (number - 1) % self.settings.every == 0
 
-    def draw(self, number: int, drafter: Drafter) -> float:
-        """Texts of the draft as it is before step `number`. Returns the share of new tokens that are the draft's own."""
+    def draw(self, number: int, drafter: Drafter) -> None:
+        """Texts of the draft as it is before step `number`."""
         how, chance = self.settings, np.random.default_rng([self.seed, number])
         chosen = chance.choice(len(self.begun), how.texts, replace=len(self.begun) < how.texts)
         prompts = [self._beginning(*self.begun[i], chance) for i in chosen]
@@ -57,12 +57,11 @@ class Mixing:
             self.target, drafter, prompts, how.new_tokens, temperature=how.temperature, seed=seed, batch=batch, size=self.length
         )
         self._hold(drawn.texts)
-        return drawn.share
 
     def _beginning(self, token: np.ndarray, prompt: int, chance: np.random.Generator) -> list[int]:
-        """The prompt, and any part of what follows."""
-        last = min(len(token), self.length - self.settings.new_tokens)
-        return token[: chance.integers(prompt, last + 1)].tolist()
+        """The prompt, and any part of what follows, but not its end."""
+        last = min(len(token) - 1, self.length - self.settings.new_tokens)
+        return token[: chance.integers(prompt, max(prompt, last) + 1)].tolist()
 
     def _hold(self, texts: list) -> None:
         self.drawn = texts

@@ -100,6 +100,11 @@ class Optimizer:
     clip: float | None = 1.0
     dtype: str = "float32"
 
+    @property
+    def rows(self) -> int:
+        """Of one part of a batch."""
+        return self.batch // self.accumulate
+
 
 @dataclasses.dataclass(frozen=True)
 class OnPolicy:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from specjax import lm
@@ -39,13 +40,17 @@ def loaded(plan: Plan) -> tuple[LM, Kind]:
       ValueError: something cannot be loaded, or parts do not fit together.
     """
     target = lm.load(plan.target.source, dtype=plan.target.dtype)
-    kind, vocab = plan.draft.over(target), target.model.vocab
+    vocab = target.model.vocab
     if plan.draft.vocab is not None and plan.draft.vocab > vocab:
         raise ValueError(f"draft.vocab={plan.draft.vocab} must be at most {vocab}, the tokens of {plan.target.source}")
     if plan.data.top is not None and plan.data.top > vocab:
         raise ValueError(f"data.top={plan.data.top} must be at most {vocab}, the tokens of {plan.target.source}")
     if target.max_positions and plan.data.length > target.max_positions:
         raise ValueError(f"data.length={plan.data.length} must be at most {target.max_positions}, the positions of {plan.target.source}")
+    kind = plan.draft.over(target)
+    if plan.optimizer.rows % jax.device_count():
+        said = f"optimizer.batch / accumulate is {plan.optimizer.rows} rows"
+        raise ValueError(f"{said}: {jax.device_count()} devices need a multiple of their number")
     wanted = plan.evaluate
     prompt_sets.load(wanted.prompts, categories=wanted.categories, limit=wanted.limit)
     return target, kind

@@ -1,5 +1,5 @@
-"""EAGLE-3 (Li et al., 2503.01840) with its training-time test: what a draft reads at its second and later tokens is its own, so it is trained
-on several unrolled steps, each on the hidden states of the one before.
+"""EAGLE-3 (Li et al., 2503.01840) with its training-time test: what a draft reads at its second and later tokens is its own, so it is
+trained on several unrolled steps, each on the hidden states of the one before.
 
 Cell t joins feature t with token t + 1 and says token t + 2. At place j of a draft the last j cells are made of the draft's own hidden
 states: cell t of place j reads hidden t - 1 of place j - 1, sees the cells up to t - j that are made of the target's features, and of each
@@ -22,7 +22,6 @@ from specjax.lm import LM
 from specjax.models.border import Eagle3Model, init
 from specjax.models.eagle3 import Eagle3Config
 from specjax.training import rows
-from specjax.types import Cache
 
 
 @dataclasses.dataclass(frozen=True)
