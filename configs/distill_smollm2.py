@@ -30,7 +30,7 @@ LONG = (
 )  # fmt: skip
 SIZES = {  # (shards a source, texts a shard, rows of the decode loop), (steps, rows a step, learning rate), steps between evaluations
     "smoke": ((1, 6, 4), (4, 2, 5e-4), 2),  # does it run: minutes, and good for nothing else
-    "laptop": ((16, 160, 32), (2000, 8, 5e-4), 200),  # two cores: hours
+    "laptop": ((16, 160, 32), (2000, 8, 2e-3), 200),  # two cores: hours
     "accelerator": ((400, 2048, 512), (60_000, 64, 1e-3), 2000),  # one GPU: about a hundred million tokens of answers
 }
 
@@ -64,6 +64,7 @@ def get_config(size: str = "laptop") -> ConfigDict:
             top=64,
             cache=size != "accelerator",  # features of so many tokens fill no disk
             folder=placeholder(str),
+            whole=True,  # of so little data all must be learnt from, the messages too
         )
     )
     config.loss = (dict(name="lk", weight=1.0),)

@@ -2,7 +2,8 @@
 
     target     source, dtype
     draft      name: small | eagle3, and its numbers
-    data       sources: a list of name: self_prompted | answers | texts | shards, and its numbers; length, exclude, top, cache, folder
+    data       sources: a list of name: self_prompted | answers | texts | shards, and its numbers; length, exclude, top, cache, folder,
+               whole
     loss       a list of name, weight, and the numbers of that loss; decay
     optimizer  steps, batch, accumulate, learning_rate, warmup, floor, weight_decay, clip, dtype
     evaluate   prompts, categories, limit, chat, every, new_tokens, temperature

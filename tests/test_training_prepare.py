@@ -9,6 +9,7 @@ import specjax
 from specjax import build_training
 from specjax.training import prepare, shards
 from specjax.training.plan import Shards, Source
+from specjax.training.self_prompt import SelfPrompted
 
 TARGET = specjax.load("toy://tiny")
 
@@ -54,6 +55,24 @@ def test_a_folder_of_shards_is_taken_as_it_is(tmp_path):
     assert ready.counts["0-shards"]["skipped"] == 1 and any(line.startswith("shards: 3 texts") for line in lines)
     assert ready.teacher.top == 8 and ready.teacher.taps == () and ready.held_out.token_NT.shape[1] == prepare.held_out.BUCKET
     assert np.sum(ready.held_out.mask_NT) == 6 and (tmp_path / "run" / "data" / "held_out").is_dir()
+
+
+def test_a_folder_may_hold_more_than_is_asked_for(tmp_path):
+    path = folder(tmp_path / "mine", ([1, 2, 3], 1))
+    (path / "00001.npz").write_bytes((folder(tmp_path / "more", ([4, 5], 1)) / "00000.npz").read_bytes())
+    texts = lambda **of: [token.tolist() for token, _ in Source("self_prompted", SelfPrompted(**of), None).texts(path)]
+    assert texts(shards=1) == [[1, 2, 3]] and texts(shards=3) == [[1, 2, 3], [4, 5]]
+
+
+def test_the_whole_of_a_text_may_be_learnt(tmp_path):
+    path = folder(tmp_path / "mine", ([1, 2, 3, 4], 3))
+    config = build_training._plain(tiny_training.get_config())
+    config["data"]["sources"] = [dict(name="shards", path=str(path))]
+    config["data"]["whole"] = True
+    config["evaluate"] |= dict(limit=1, new_tokens=3)
+    plan = build_training.plan(config)
+    ready = prepare.ready(plan, *prepare.loaded(plan), tmp_path / "run", lambda line: None)
+    assert ready.counts["0-shards"]["learnt"] == 3 and ready.held_out.mask_NT.sum() == 3
 
 
 def test_a_teacher_is_needed_only_by_those_who_ask(tmp_path):

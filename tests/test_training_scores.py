@@ -109,15 +109,16 @@ def test_what_is_kept_is_what_was_scored(tmp_path, monkeypatch):
         np.testing.assert_allclose(row.law.p_XN, scored.law.p_XN[n], atol=1e-6)
         np.testing.assert_allclose(row.law.rest_X, scored.law.rest_X[n], atol=1e-6)
     keep(packed(), teacher, tmp_path, 3, lambda line: pytest.fail("nothing was missing"))
-    whole = tiny_chat.files(tmp_path)
-    (tmp_path / "index.json").unlink()
-    (tmp_path / "00001.npy").unlink()
+    [store] = tmp_path.iterdir()
+    whole = tiny_chat.files(store)
+    (store / "index.json").unlink()
+    (store / "00001.npy").unlink()
     keep(packed(), teacher, tmp_path, 3, said.append)
-    assert tiny_chat.files(tmp_path) == whole
-    with pytest.raises(ValueError, match=r"other settings \(other taps\)"):
-        keep(packed(), Teacher(target(), (1,), top=5), tmp_path, 3, said.append)
-    with pytest.raises(ValueError, match=r"other settings \(other rows\)"):
-        keep(Packed(*(x[:2] for x in packed())), teacher, tmp_path, 3, said.append)
+    assert tiny_chat.files(store) == whole
+    others = Teacher(target(), (1,), top=5), teacher
+    for teacher, rows in zip(others, (packed(), Packed(*(x[:2] for x in packed()))), strict=True):
+        assert len(Rows(rows, keep(rows, teacher, tmp_path, 3, said.append))[0].features) == len(teacher.taps)
+    assert len(list(tmp_path.iterdir())) == 3 and tiny_chat.files(store) == whole
 
 
 def test_what_is_refused(tmp_path):

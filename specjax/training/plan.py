@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from specjax.lm import LM
+from specjax.training import shards
 from specjax.training.drafts import Kind, eagle3, small
 
 
@@ -66,12 +67,17 @@ class Source(NamedTuple):
     settings: Any
     make: Callable
 
+    def texts(self, place) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(token, mask) of its texts, of which the folder at `place` may hold more."""
+        return shards.read(place, getattr(self.settings, "shards", None))
+
 
 @dataclasses.dataclass(frozen=True)
 class Data:
     """What is read. sources: how each part is made. length: T, tokens of a row. exclude: sets of prompts of which no piece of eight tokens
     may occur. top: tokens of the target's law that are kept at each place, None: all. cache: laws and features are made once and kept on
-    disk; else anew in each step. folder: where shards are, and what is missing of them is made; None: in the run's own."""
+    disk; else anew in each step. folder: where shards are, and what is missing of them is made; None: in the run's own. whole: every token
+    is learnt, of prompts too, and not only what a text's mask says: more to learn from the same data."""
 
     sources: tuple[Source, ...]
     length: int = 512
@@ -79,6 +85,7 @@ class Data:
     top: int | None = 64
     cache: bool = False
     folder: str | None = None
+    whole: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from specjax import lm
 from specjax import prompts as prompt_sets
 from specjax.lm import LM
-from specjax.training import held_out, scores, shards
+from specjax.training import held_out, scores
 from specjax.training.drafts import Kind
 from specjax.training.pack import Packed, pack
 from specjax.training.plan import Plan, Source
@@ -63,26 +63,22 @@ def ready(plan: Plan, target: LM, kind: Kind, workdir: Path, say: Callable[[str]
       ValueError: no text is left, or a folder holds something else.
     """
     folder = workdir / "data" if plan.data.folder is None else Path(plan.data.folder)
-    texts = held_out.answered(plan.evaluate, target, folder / "held_out", say, plan.seed)
+    held = held_out.answered(plan.evaluate, target, folder / "held_out", say, plan.seed)
     places = [_made(i, source, plan, target, folder, say) for i, source in enumerate(plan.data.sources)]
     id_U = vocabulary(plan, target, places)
     teacher = Teacher(target, kind.taps, plan.data.top) if plan.loss.needs_law or kind.taps else None
     sources, counts = [], {}
     for i, (source, place) in enumerate(zip(plan.data.sources, places, strict=True)):
-        packed, counts[f"{i}-{source.name}"] = pack(shards.read(place), plan.data.length)
+        texts = ((token, mask | plan.data.whole) for token, mask in source.texts(place))
+        packed, counts[f"{i}-{source.name}"] = pack(texts, plan.data.length)
         say(f"{source.name}: " + ", ".join(f"{number} {what}" for what, number in counts[f"{i}-{source.name}"].items()))
-        kept = scores.keep(packed, teacher, _scores(folder, i, teacher), plan.optimizer.batch, say) if plan.data.cache else None
+        kept = scores.keep(packed, teacher, folder / f"{i}-scores", plan.optimizer.batch, say) if plan.data.cache else None
         sources.append((Rows(packed, kept), source.settings.share))
-    return Ready(plan, target, kind, id_U, sources, None if plan.data.cache else teacher, texts, counts)
+    return Ready(plan, target, kind, id_U, sources, None if plan.data.cache else teacher, held, counts)
 
 
 def _made(i: int, source: Source, plan: Plan, target: LM, folder: Path, say) -> Path:
     return source.make(source.settings, target, folder / f"{i}-{source.name}", say, plan.data.exclude, plan.seed + i)
-
-
-def _scores(folder: Path, i: int, teacher: Teacher) -> Path:
-    taps = "".join(f"-{tap}" for tap in teacher.taps)
-    return folder / f"{i}-scores-{teacher.top}{taps}"
 
 
 def vocabulary(plan: Plan, target: LM, places: Iterable[Path]) -> np.ndarray | None:
@@ -91,8 +87,9 @@ def vocabulary(plan: Plan, target: LM, places: Iterable[Path]) -> np.ndarray | N
     if plan.draft.vocab is None:
         return None
     named = list(zip(plan.data.sources, places, strict=True))
-    own = [place for source, place in named if source.name != "texts"] or [place for _, place in named]
-    count_V = sum(np.bincount(token[mask], minlength=target.model.vocab) for place in own for token, mask in shards.read(place))
+    own = [pair for pair in named if pair[0].name != "texts"] or named
+    texts = (text for source, place in own for text in source.texts(place))
+    count_V = sum(np.bincount(token[mask], minlength=target.model.vocab) for token, mask in texts)
     eos = [i for i in getattr(target.tokenizer, "eos_ids", ()) if i < target.model.vocab]
     count_V[eos] = np.iinfo(count_V.dtype).max
     return np.sort(np.argsort(-count_V, kind="stable")[: plan.draft.vocab]).astype(np.int32)

@@ -113,10 +113,11 @@ class Kept:
 
 
 def keep(packed: Packed, teacher: Teacher, folder: str | Path, batch: int, progress: Callable[[str], None]) -> Kept:
-    """Make what is missing of the features and laws of these rows, `batch` at a time, and say a line a shard.
+    """Make what is missing of the features and laws of these rows, `batch` at a time, and say a line a shard. Other rows, another target
+    or other taps have a folder of their own within the folder.
 
     Raises:
-      ValueError: the folder is of other rows or another target, or no `top` says what a law is cut to.
+      ValueError: no `top` says what a law is cut to.
       FloatingPointError: the target's features or laws are not finite.
     """
     if teacher.top is None:
@@ -125,7 +126,8 @@ def keep(packed: Packed, teacher: Teacher, folder: str | Path, batch: int, progr
     digest = hashlib.sha256(b"".join(np.ascontiguousarray(x_NT).tobytes() for x_NT in packed)).hexdigest()
     each = max(1, SHARD_BYTES // (kind.itemsize * batch)) * batch
     settings = {"rows": digest, "taps": teacher.taps, "top": teacher.top, "batch": batch, "each": each}
-    store = Folder(folder, shards.made_by("scores", settings, teacher.target))
+    made = shards.made_by("scores", settings, teacher.target)
+    store = Folder(Path(folder) / Folder(folder, made).fingerprint[:16], made)
     count = -(-len(packed.token_NT) // each)
     with store.locked():
         entries = store.entries()

@@ -129,8 +129,9 @@ def save(file: BinaryIO, texts: Sequence[Text]) -> None:
     np.savez_compressed(file, token=flat("token", np.int32), mask=flat("mask", bool), start=start, key=key)
 
 
-def read(path: str | Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(token, mask) of every text of a folder, in the order of the index, or of the names where there is none.
+def read(path: str | Path, count: int | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(token, mask) of every text of a folder's first `count` shards (None: all), in the order of the index, or of the names where there
+    is none.
 
     Raises:
       ValueError: no shard is there, or one is damaged; names it.
@@ -139,7 +140,7 @@ def read(path: str | Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     names = sorted(p.name for p in path.glob("*.npz")) if index is None else [entry["name"] for entry in index["shards"]]
     if not names:
         raise ValueError(f"{path} holds no shards: it should be a folder of .npz files")
-    for name in names:
+    for name in names[:count]:
         shard = _load(path / name)
         for begin, end in zip(shard["start"][:-1], shard["start"][1:], strict=True):
             yield shard["token"][begin:end], shard["mask"][begin:end]
