@@ -1,0 +1,47 @@
+"""What makes a draft better: the loss, data of its own, or more data? Each variant is one training run on the same budget of steps.
+
+    for v in before lk forward_kl tvd ce on_policy half quarter; do
+        python -m specjax.train --config=experiments/distillation/config.py:$v --workdir=runs/distillation/$v || break
+    done
+    python -m specjax.run --config=experiments/distillation/compare.py --workdir=runs/distillation/compare
+    python experiments/distillation/report.py runs/distillation/compare
+
+All variants read one folder of data, which the first run makes. One value runs it larger, on one accelerator: config.py:lk@accelerator.
+Drafts, prompts and data are those of configs/distill_smollm2.py, from which this differs only in what VARIANTS and BUDGETS say.
+"""
+
+import runpy
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+DISTILL = runpy.run_path(str(Path(__file__).parents[2] / "configs" / "distill_smollm2.py"))
+FOLDER = "runs/distillation/data"
+VARIANTS = {  # what differs from lk, the loss that the shipped draft was trained with
+    "before": dict(steps=1, learning_rate=1e-12),  # the draft as it begins
+    "lk": {},
+    "forward_kl": dict(loss="forward_kl"),
+    "tvd": dict(loss="tvd"),
+    "ce": dict(loss="ce"),
+    "on_policy": dict(on_policy=dict(fraction=0.25, every=50, texts=64, new_tokens=64, temperature=1.0, batch=16)),
+    "half": dict(share=2),
+    "quarter": dict(share=4),
+}
+BUDGETS = {"laptop": dict(steps=400, every=100), "accelerator": dict(steps=20_000, every=1000)}
+
+
+def get_config(what: str = "lk") -> ConfigDict:
+    variant, _, size = what.partition("@")
+    chosen, budget, config = VARIANTS[variant], BUDGETS[size or "laptop"], DISTILL["get_config"](size or "laptop")
+    steps = chosen.get("steps", budget["steps"])
+    with config.unlocked():
+        config.data.folder = FOLDER
+        config.data.sources = tuple({**s, "shards": s["shards"] // chosen.get("share", 1)} for s in config.data.sources)
+        config.loss = (dict(name=chosen.get("loss", "lk"), weight=1.0),)
+        if "on_policy" in chosen:
+            config.on_policy = ConfigDict(chosen["on_policy"])
+        config.optimizer.update(steps=steps, warmup=steps // 20)
+        config.optimizer.learning_rate = chosen.get("learning_rate", config.optimizer.learning_rate)
+        config.evaluate.every = config.checkpoint_every = min(budget["every"], steps)
+        config.log_every = min(20, steps)
+    return config
