@@ -3,9 +3,9 @@ draft learns its laws. What ships as drafts/smollm2-135m-instruct is made by thi
 
     python -m specjax.train --config=configs/distill_smollm2.py --workdir=distill
 
-One value makes it larger or smaller: configs/distill_smollm2.py:smoke (does it run: minutes), :laptop (two cores: hours, the default),
-:accelerator (one GPU). Most of the time goes into the data, which may be stopped at any moment and gone on with by the same command.
-What it took and gave: experiments/distillation.
+One value makes it larger or smaller: configs/distill_smollm2.py:smoke (does it run: minutes), :laptop (two cores, the default),
+:accelerator (one GPU). The laptop's data are in the repository; --config.data.folder=FOLDER makes them anew, which takes hours and
+may be stopped and gone on with at any moment. What it took and gave: experiments/distillation.
 """
 
 from ml_collections import ConfigDict
@@ -28,19 +28,19 @@ LONG = (
     "Change this paragraph to the past tense.\n\n", "Rename the variable in this function:\n\ndef ",
     "Translate this paragraph into English:\n\n", "Here is a text about ", "Here is an article:\n\n",
 )  # fmt: skip
-SIZES = {  # (shards a source, texts a shard, rows of the decode loop), (steps, rows a step, learning rate), steps between evaluations
-    "smoke": ((1, 6, 4), (4, 2, 5e-4), 2),  # does it run: minutes, and good for nothing else
-    "laptop": ((16, 160, 32), (2000, 8, 2e-3), 200),  # two cores: hours
-    "accelerator": ((400, 2048, 512), (60_000, 64, 1e-3), 2000),  # one GPU: about a hundred million tokens of answers
+DATA = "experiments/distillation/data"
+SIZES = {  # (shards of free and of long messages, texts a shard, rows of the decode loop), (steps, rows a step, learning rate), evaluations
+    "smoke": ((1, 1, 6, 4), (4, 2, 2e-3), 2),  # does it run: minutes, and good for nothing else
+    "laptop": ((15, 3, 160, 32), (1000, 8, 2e-3), 100),  # two cores: an hour with the data that are here
+    "accelerator": ((400, 200, 2048, 512), (60_000, 64, 1e-3), 2000),  # one GPU: about a hundred million tokens of answers
 }
 
 
 def get_config(size: str = "laptop") -> ConfigDict:
-    (shards, texts, rows), (steps, batch, learning_rate), every = SIZES[size]
-    smoke = size == "smoke"
+    (free, long, texts, rows), (steps, batch, learning_rate), every = SIZES[size]
+    smoke, laptop = size == "smoke", size == "laptop"
     answers = dict(
         name="self_prompted",
-        shards=shards,
         texts=texts,
         batch=rows,
         repeated=0.7,
@@ -58,12 +58,16 @@ def get_config(size: str = "laptop") -> ConfigDict:
     config.draft = ConfigDict(dict(name="eagle3", taps=(2, 15, 29), vocab=8192, places=3, train_head=False))
     config.data = ConfigDict(
         dict(
-            sources=(dict(openings=FREE, max_tokens=90, **answers), dict(openings=LONG, max_tokens=200, **answers)),
+            sources=(
+                dict(shards=free, openings=FREE, max_tokens=90, **answers),
+                dict(shards=long, openings=LONG, max_tokens=200, **answers),
+                *([dict(name="shards", path=f"{DATA}/early")] if laptop else []),  # of the same recipe, with longer messages and answers
+            ),
             length=256,
             exclude=("own", "humaneval", VALIDATION),
             top=64,
             cache=size != "accelerator",  # features of so many tokens fill no disk
-            folder=placeholder(str),
+            folder=DATA if laptop else placeholder(str),
             whole=True,  # of so little data all must be learnt from, the messages too
         )
     )
