@@ -149,7 +149,10 @@ class Draw:
             lowest = jnp.full((*logits_BTV.shape[:-1], setup.model.vocab), jnp.finfo(logits_BTV.dtype).min)
             logits_BTV = lowest.at[..., ids_U].set(logits_BTV)
         law_BTV, usable_BT = processors.law(setup.processors, how, logits_BTV, path)
-        law_BTV = law_BTV[..., ids_U] if alone else law_BTV
+        if alone:  # a processor may have given mass to what the draft cannot say
+            law_BTV = law_BTV[..., ids_U]
+            mass_BT1 = jnp.sum(law_BTV, axis=-1, keepdims=True)
+            law_BTV = law_BTV / jnp.where(mass_BT1 > 0, mass_BT1, 1)
         return jnp.where(usable_BT[..., None], law_BTV, jnp.nan)  # the loop names a draft without a law
 
     def __call__(self, law_BV, node, depth=None):
@@ -174,9 +177,9 @@ class Draw:
         else:
             purpose, place = DRAFT, (state.cursor_B[row], node if lone else node[None])
         keys = jnp.broadcast_to(sampling.key(setup.seed, purpose, state.id_B[row], *place), law_BV.shape[:-1])
-        if self.ids_U is None:
+        if self.ids_U is None or not setup.sampling.coupled:
             return sampling.scores(keys, law_BV)
-        return law_BV / sampling.noise(keys, setup.model.vocab)[..., self.ids_U].astype(law_BV.dtype)  # noise goes by the target's ids
+        return law_BV / sampling.noise(keys, setup.model.vocab)[..., self.ids_U].astype(law_BV.dtype)  # the target's noise, by its ids
 
     def keep_going(self, q_BV, depth):
         return self.setup.length.keep_going(self.state.length, q_BV, depth)

@@ -43,8 +43,10 @@ def _with_lent(found: drafts.Trained, given: dict) -> dict:
 
     def whole(given):
         lent = {name: given[name] for name in found.lent}
-        if "head_DV" in lent and found.ids_U is not None:
-            lent["head_DV"] = lent["head_DV"][:, jnp.asarray(found.ids_U)]
+        if "head_DV" in lent:
+            base = getattr(found.config, "base", found.config)
+            said = slice(base.head_vocab or base.vocab) if found.ids_U is None else jnp.asarray(found.ids_U)
+            lent["head_DV"] = lent["head_DV"][:, said]
         return border(found.config, {**lent, **found.params})[1]
 
     abstract = any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(given))

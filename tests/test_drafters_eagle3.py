@@ -1,6 +1,7 @@
 """EAGLE-3 drafts in the loop: plain's tokens, the law they were drawn from, and a memory that equals a fresh start's."""
 
 import dataclasses
+import functools
 
 import jax
 import loop
@@ -9,27 +10,38 @@ import pytest
 import tiny_eagle
 
 import specjax
-from specjax import Combined, NGram, Sampling, decode
+from specjax import Combined, NGram, Sampling, decode, sampling
 from specjax.certify.drafter import Anywhere, check
 from specjax.drafters.combined import CombinedState
+from specjax.types import struct
 
 PROMPTS = [[1, 2, 3, 1, 2, 4, 1, 2], [4, 5, 4, 5, 6], [7]]
 PENALISED = {"repetition": 1.5}
+
+
+@functools.cache
+def plain(how):
+    return specjax.generate(tiny_eagle.target(), PROMPTS, sampling=how, max_new_tokens=24).token_ids
 
 
 def combined(**options):
     return Combined(first=NGram(most=5, min_n=1), second=tiny_eagle.drafter(**options))
 
 
-DRAFTERS = {"eagle3": tiny_eagle.drafter, "reduced": lambda: tiny_eagle.drafter(reduced=100), "combined": lambda: combined(reduced=100)}
+DRAFTERS = {
+    "eagle3": tiny_eagle.drafter,
+    "reduced": lambda: tiny_eagle.drafter(reduced=100),
+    "combined": lambda: combined(reduced=100),
+    "reduced model": tiny_eagle.reduced_model,
+}
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, coupled=True), Sampling(**PENALISED)], ids=str)
-def test_greedy_and_coupled_output_equals_plain(name, sampling):
+@pytest.mark.parametrize("how", [Sampling(), Sampling(temperature=0.8, coupled=True), Sampling(**PENALISED)], ids=str)
+def test_greedy_and_coupled_output_equals_plain(name, how):
     drafter = DRAFTERS[name]()
-    out = specjax.generate(tiny_eagle.target(), PROMPTS, drafter=drafter, sampling=sampling, max_new_tokens=24, ladder=(drafter.most + 1,))
-    assert out.token_ids == specjax.generate(tiny_eagle.target(), PROMPTS, sampling=sampling, max_new_tokens=24).token_ids
+    out = specjax.generate(tiny_eagle.target(), PROMPTS, drafter=drafter, sampling=how, max_new_tokens=24, ladder=(drafter.most + 1,))
+    assert out.token_ids == plain(how)
     assert (out.counts["drafted"] > 0).all()
 
 
@@ -49,23 +61,58 @@ def test_a_reduced_draft_says_its_own_tokens_only():
     assert set(drafted.tolist()) <= set(np.asarray(drafter.ids_U).tolist())
 
 
-def test_the_memory_equals_a_fresh_start():
-    """After every round: features of all that the target has read, and the cells made so far, are those of one prefill."""
-    target, drafter = tiny_eagle.target(), tiny_eagle.drafter()
-    decoder = specjax.Decoder(target, drafter=drafter, rule=Anywhere(), sampling=Sampling(temperature=1.5), ladder=(drafter.most + 1,))
+@pytest.mark.parametrize("name", ["eagle3", "combined"])
+def test_the_memory_equals_a_fresh_start(name):
+    """After every round: features of all that the target has read, and the cells made so far, are those of one prefill. The texts end near
+    the end of the buffers, where a write that is too wide would be moved onto live cells."""
+    target, made = tiny_eagle.target(), tiny_eagle.drafter() if name == "eagle3" else combined()
+    prompts = [[i % 50 for i in range(90)], [i * i % 60 for i in range(80)]]
+    decoder = specjax.Decoder(target, drafter=made, rule=Anywhere(), sampling=Sampling(temperature=1.5), ladder=(made.most + 1,))
     ends = set()
-    for state in loop.rounds(decoder, PROMPTS[:2], 20):
+    for state in loop.rounds(decoder, prompts, 30):
         texts = [ids[: n + 1] for ids, n in zip(state.token_BS.tolist(), state.cursor_B, strict=True)]
         fresh = decoder.prefill(decoder.start(texts, 1, size=state.token_BS.shape[1])).drafter
-        assert (state.drafter.target_B == state.cursor_B).all()
-        for row, cells in enumerate(state.drafter.cursor_B):
-            for one, other in zip(state.drafter.features, fresh.features, strict=True):
+        mine, fresh = (getattr(x, "second", x) for x in (state.drafter, fresh))
+        assert (mine.target_B == state.cursor_B).all() and state.token_BS.shape[1] == 128
+        for row, cells in enumerate(mine.cursor_B):
+            for one, other in zip(mine.features, fresh.features, strict=True):
                 np.testing.assert_allclose(one[row, : state.cursor_B[row]], other[row, : state.cursor_B[row]], atol=2e-5)
-            made = min(cells, state.cursor_B[row] - 1)
-            for one, other in zip(jax.tree.leaves(state.drafter.cache), jax.tree.leaves(fresh.cache), strict=True):
-                np.testing.assert_allclose(one[row, :, :made], other[row, :, :made], atol=2e-5)
+            known = min(cells, state.cursor_B[row] - 1)
+            for one, other in zip(jax.tree.leaves(mine.cache), jax.tree.leaves(fresh.cache), strict=True):
+                np.testing.assert_allclose(one[row, :, :known], other[row, :, :known], atol=2e-5)
         ends |= set(state.trace.committed_BN[state.trace.drafted_BN == 3].tolist())
     assert ends == {1, 2, 3, 4}
+
+
+@struct
+class Smoothed:
+    """A processor that gives some mass to every token, also to those that a draft cannot say."""
+
+    share: float = 0.3
+
+    def __call__(self, logits_V, path):
+        return jax.numpy.logaddexp(jax.nn.log_softmax(logits_V), jax.numpy.full_like(logits_V, np.log(self.share / logits_V.shape[0])))
+
+
+def test_a_reduced_q_is_the_law_that_is_drawn_from_whatever_processors_do():
+    target, drafter = tiny_eagle.target(), tiny_eagle.drafter(reduced=100)
+    decoder = specjax.Decoder(target, drafter=drafter, sampling=Sampling(temperature=1.0), processors=(Smoothed(),), ladder=(4,))
+    state = decoder.prefill(decoder.start(PROMPTS[:2], 16))
+    draw = decode.Draw(decoder.setup, state).within(drafter.ids_U)
+    q_BU = draw.law(jax.random.normal(jax.random.key(0), (2, 100)), np.zeros((2, 4), np.int32), 0)
+    np.testing.assert_allclose(q_BU.sum(-1), 1, atol=1e-5)
+
+
+def test_a_reduced_draft_takes_the_coupled_noise_by_the_targets_ids():
+    """Its token is that of the largest law over noise among those that it can say."""
+    target, drafter = tiny_eagle.target(), tiny_eagle.drafter(reduced=100)
+    decoder = specjax.Decoder(target, drafter=drafter, sampling=Sampling(temperature=1.0, coupled=True), seed=5)
+    state = decoder.prefill(decoder.start(PROMPTS[:2], 16, [3, 4]))
+    law_BU = jax.nn.softmax(jax.random.normal(jax.random.key(0), (2, 100)), axis=-1)
+    drawn_B = decode.Draw(decoder.setup, state).within(drafter.ids_U)(law_BU, 1)
+    keys = sampling.key(jax.random.key(5), sampling.NOISE, np.asarray([3, 4], np.uint32), state.cursor_B + 1)
+    score_BU = np.log(law_BU) - np.log(np.asarray(sampling.noise(keys, target.model.vocab))[:, drafter.ids_U])
+    assert drawn_B.tolist() == np.asarray(drafter.ids_U)[score_BU.argmax(-1)].tolist()
 
 
 def test_each_row_of_a_combined_draft_asks_its_own_drafter():

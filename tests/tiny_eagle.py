@@ -36,3 +36,13 @@ def drafter(seed=1, most=3, reduced=0, scale=4.0) -> specjax.Eagle3Drafter:
     params["head_DV"] = params["head_DV"] * scale
     model, params = border.border(made, {**params, "embed_VD": target().params["embed_VD"]})
     return specjax.Eagle3Drafter(model=model, params=params, ids_U=None if ids_U is None else jax.numpy.asarray(ids_U), most=most)
+
+
+@functools.cache
+def reduced_model(vocab=100, most=3) -> specjax.ModelDrafter:
+    """The target's first layer with a head of fewer tokens."""
+    given, ids_U = target(), np.unique(np.linspace(0, target().model.vocab - 1, vocab).astype(np.int32))
+    made = dataclasses.replace(given.model.config, layers=1, tied=False, head_vocab=len(ids_U))
+    params = given.params | {"layers": {"0": given.params["layers"]["0"]}, "head_DV": given.params["head_DV"][:, ids_U]}
+    model, params = border.border(made, params)
+    return specjax.ModelDrafter(model=model, params=params, ids_U=jax.numpy.asarray(ids_U), most=most)

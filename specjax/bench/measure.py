@@ -86,9 +86,11 @@ def costs(experiment: Experiment) -> dict[str, Costs]:
 
 
 def drafting_all(arm: LoadedArm) -> LoadedArm:
-    """The arm with a policy that stops no draft: what a draft costs is not to depend on where it is stopped."""
+    """The arm with a policy that stops no draft: what a draft costs is not to depend on where it is stopped. Of combined drafters only the
+    second: what the n-gram copies costs next to nothing."""
     decoder = copy.copy(arm.decoder)
-    decoder.setup = dataclasses.replace(decoder.setup, length=jax.device_put(parts.numbers(match())), kinds=())
+    drafter = getattr(decoder.setup.drafter, "second", decoder.setup.drafter)
+    decoder.setup = dataclasses.replace(decoder.setup, drafter=drafter, length=jax.device_put(parts.numbers(match())), kinds=())
     return arm._replace(decoder=decoder)
 
 

@@ -79,9 +79,9 @@ class Eagle3Drafter:
         kept = (write(old, new[:, :, None, :].astype(old.dtype), state.target_B) for old, new in zip(state.features, features, strict=True))
         cursor_B = jnp.minimum(state.cursor_B, committed.cursor_B)
         state = state._replace(features=tuple(kept), cursor_B=cursor_B, target_B=committed.cursor_B)
-        if features[0].shape[1] <= self.most + 1:
+        if features[0].shape[1] < committed.token_BS.shape[1]:
             return state
-        stop_B = jnp.maximum(committed.cursor_B - 1, 0)  # a prompt is taken in at once
+        stop_B = jnp.maximum(committed.cursor_B - 1, 0)  # of a prompt there are features of all S slots, and it is taken in at once
         cache = self._catch_up(params, state, committed.token_BS, stop_B, self.chunk)
         return state._replace(cache=cache, cursor_B=jnp.maximum(state.cursor_B, stop_B))
 

@@ -6,7 +6,7 @@ states: cell t of place j reads hidden t - 1 of place j - 1, sees the cells up t
 place between one cell, on the diagonal that leads to it. That is what the decode loop has in its cache at that place.
 
 It starts as the target's last look at a token: the fusion passes the highest feature on, the layer is a copy of one of the target's that
-does not see the embeddings yet, norm and head are the target's.
+hardly sees the embeddings yet, norm and head are the target's.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ def over(target: LM, vocab: int | None, taps: tuple[int, ...], places: int, trai
     for tap in taps:
         if not 0 <= tap < config.layers:
             raise ValueError(f"draft.taps={list(taps)}: {tap} must be from 0 to {config.layers - 1}, the layers of {target.source}")
-    base = dataclasses.replace(config, layers=1, tied=False, head_vocab=vocab)
+    base = dataclasses.replace(config, layers=1, tied=False, head_vocab=vocab or config.real_vocab)  # padding is never said
     return Eagle3(Eagle3Model(Eagle3Config(base, taps, config.width)), places, train_head)
 
 
 def _head(target: LM, id_U: np.ndarray | None):
-    head_DV = target.params["head_DV"]
+    head_DV = target.params["head_DV"][:, : target.model.vocab]
     return head_DV if id_U is None else head_DV[:, jnp.asarray(id_U)]
