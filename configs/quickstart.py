@@ -7,6 +7,7 @@ drafts by match gain about 1.4 times greedy and 1.15 to 1.2 times sampled.
 """
 
 import copy
+from pathlib import Path
 
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
@@ -17,6 +18,12 @@ SAMPLINGS = {  # the plain arms of these laws are added by themselves
     "t=0.7 p/q": dict(temperature=0.7),
 }
 NGRAM = dict(name="ngram", most=7)
+DRAFT = dict(name="trained", path=str(Path(__file__).parents[1] / "drafts" / "smollm2-135m-instruct"), most=4)  # ships with specjax
+TRAINED = {  # the draft alone, and where no n-gram matches; it drafts on while it is sure
+    "draft": dict(drafter=DRAFT, ladder=(1, 2, 3, 5)),
+    "ngram+draft": dict(drafter=dict(name="combined", first=NGRAM, second=DRAFT), ladder=(1, 3, 5, 8)),
+}
+SURE = dict(name="confidence", threshold=0.5)
 LENGTHS = {  # by match: a longer match is trusted for more tokens
     "K=3": dict(drafter=NGRAM, length=dict(name="fixed", k=3)),
     "K=7": dict(drafter=NGRAM, length=dict(name="fixed", k=7)),
@@ -33,11 +40,10 @@ def get_config() -> ConfigDict:
         )
     )
     config.prompts = ConfigDict(dict(source="own", quick=True, limit=placeholder(int), categories=placeholder(tuple), chat=True))
-    config.arms = tuple(
-        copy.deepcopy(dict(name=f"ngram {k} {s}", sampling=sampling, **parts))  # so that to change one arm changes no other
-        for s, sampling in SAMPLINGS.items()
-        for k, parts in LENGTHS.items()
-    )
+    arms = [dict(name=f"ngram {k} {s}", sampling=sampling, **parts) for s, sampling in SAMPLINGS.items() for k, parts in LENGTHS.items()]
+    trained = [("draft", "greedy"), ("ngram+draft", "greedy"), ("ngram+draft", "t=0.7 p/q")]
+    arms += [dict(name=f"{name} {s}", sampling=SAMPLINGS[s], length=SURE, **TRAINED[name]) for name, s in trained]
+    config.arms = tuple(map(copy.deepcopy, arms))  # so that to change one arm changes no other
     config.max_new_tokens = 64
     config.min_new_tokens = 0
     config.stop = ()  # texts

@@ -6,11 +6,12 @@ Time: 12 minutes on two cores. Expect: README, "A draft that ships".
 """
 
 import copy
+from pathlib import Path
 
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-DRAFT = dict(name="trained", path="drafts/smollm2-135m-instruct", most=4)
+DRAFT = dict(name="trained", path=str(Path(__file__).parents[1] / "drafts" / "smollm2-135m-instruct"), most=4)
 NGRAM = dict(name="ngram", most=7)
 BOTH = dict(name="combined", first=NGRAM, second=DRAFT)
 SURE = dict(name="confidence", threshold=0.5)
