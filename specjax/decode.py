@@ -152,7 +152,8 @@ class Draw:
         if alone:  # a processor may have given mass to what the draft cannot say
             law_BTV = law_BTV[..., ids_U]
             mass_BT1 = jnp.sum(law_BTV, axis=-1, keepdims=True)
-            law_BTV = law_BTV / jnp.where(mass_BT1 > 0, mass_BT1, 1)
+            first_V = jnp.arange(len(ids_U), dtype=jnp.int32) == 0  # where it can say nothing, any law: all of it is refused
+            law_BTV = jnp.where(mass_BT1 > 0, law_BTV / jnp.where(mass_BT1 > 0, mass_BT1, 1), first_V[None, None].astype(law_BTV.dtype))
         return jnp.where(usable_BT[..., None], law_BTV, jnp.nan)  # the loop names a draft without a law
 
     def __call__(self, law_BV, node, depth=None):

@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from specjax.drafters import Eagle3Drafter, ModelDrafter
+from specjax.lengths import EVERYTHING
 from specjax.lm import LM
 from specjax.models.border import Eagle3Model, LanguageModel, border
 from specjax.models.config import ModelConfig
 from specjax.models.eagle3 import Eagle3Config
 from specjax.models.load import drafts
+from specjax.parts import whole
 
 
 def load_drafter(path, target: LM, *, most: int = 7) -> Eagle3Drafter | ModelDrafter:
@@ -25,9 +27,10 @@ def load_drafter(path, target: LM, *, most: int = 7) -> Eagle3Drafter | ModelDra
       ValueError: the folder is not whole, or the draft was made for another target: of another width,
         vocabulary or tokenizer, or of more layers.
     """
-    config = getattr(target.model, "config", None)
+    most = whole("most", most, 1, EVERYTHING)
+    config = getattr(getattr(target, "model", None), "config", None)
     if not isinstance(config, ModelConfig):
-        raise ValueError(f"{path}: a trained draft needs a transformer as target, {target.source} is none")
+        raise ValueError(f"{path}: a trained draft needs a transformer as target, {getattr(target, 'source', repr(target))} is none")
     found = drafts.read(path, config, target.dtype)
     _check(path, found, target)
     ids_U = None if found.ids_U is None else jnp.asarray(found.ids_U)

@@ -103,6 +103,15 @@ def test_a_reduced_q_is_the_law_that_is_drawn_from_whatever_processors_do():
     np.testing.assert_allclose(q_BU.sum(-1), 1, atol=1e-5)
 
 
+def test_a_draft_that_can_say_nothing_still_has_a_law():
+    target, drafter = tiny_eagle.target(), tiny_eagle.drafter(reduced=100)
+    rest = np.setdiff1d(np.arange(target.model.vocab), drafter.ids_U)
+    options = dict(sampling=Sampling(temperature=1.0), forbidden=np.asarray(drafter.ids_U).tolist(), ladder=(4,))
+    out = specjax.generate(target, PROMPTS, drafter=drafter, max_new_tokens=12, **options)
+    assert set(out.token_ids[0]) <= set(rest.tolist()) and out.counts["accepted"].sum() == 0
+    assert out.trace.q_BNM[0, 0, 1] == 1
+
+
 def test_a_reduced_draft_takes_the_coupled_noise_by_the_targets_ids():
     """Its token is that of the largest law over noise among those that it can say."""
     target, drafter = tiny_eagle.target(), tiny_eagle.drafter(reduced=100)

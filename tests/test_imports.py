@@ -34,7 +34,7 @@ ALLOWED = {  # module of specjax -> those it may import, with all below them; ''
     "refill": ["state", "decode"],
     "decoder": ["lm", "parts", *CORE, *PLUGINS],
     "api": ["lm", "parts", "decoder", "refill", "state"],
-    "trained": ["lm", "drafters", "models"],
+    "trained": ["lm", "parts", "drafters", "lengths", "models"],
     "": ["api", "trained", *CORE, *PLUGINS],
     "training": ["", "api", "lm", "parts", "refill", *CORE, *PLUGINS, "theory", "prompts", "training"],
     "training.targets": ["types"],

@@ -310,3 +310,9 @@ def test_shapes_are_enough_to_plan(tmp_path):
     planned = specjax.load_drafter(folder, bare)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), planned.params) == jax.tree.map(lambda x: (x.shape, x.dtype), real.params)
     assert isinstance(jax.tree.leaves(planned.params)[0], jax.ShapeDtypeStruct)
+
+
+@pytest.mark.parametrize("most", [0, -1, 2.5, "3", None])
+def test_most_is_a_whole_number(most):
+    with pytest.raises(ValueError, match=r"most=.* must be"):
+        specjax.load_drafter("nowhere", specjax.load("toy://tiny"), most=most)
