@@ -62,13 +62,13 @@ def plan(config: ConfigDict | Mapping) -> Plan:
     Raises:
       ValueError: an unknown key (names the nearest), a wrong type or a value out of range, in one line.
     """
-    made = make(Plan, _plain(config), "config", target=_target, prompts=_prompts, arms=_arms, processors=_processors, record_laws=_laws)
+    made = make(Plan, plain(config), "config", target=_target, prompts=_prompts, arms=_arms, processors=_processors, record_laws=_laws)
     for name, high in (("max_new_tokens", 2**20), ("batch", MOST), ("repeats", 2**20), ("samples", 2**20)):
         within(f"config.{name}", getattr(made, name), 1, high)
     within("config.min_new_tokens", made.min_new_tokens, 0, made.max_new_tokens)
     within("config.seed", made.seed, 0, 2**32 - 1)
     for name in ("stop", "forbidden"):
-        _distinct(f"config.{name}", getattr(made, name))
+        distinct(f"config.{name}", getattr(made, name))
     for token in made.forbidden:
         within("config.forbidden", token, 0)
     if "" in made.stop:
@@ -94,18 +94,18 @@ def _check_effect(plan: Plan) -> None:
 # ---------------------------------------------------------------- the parts of a config
 
 
-def _plain(value, where="config"):
+def plain(value, where="config"):
     """Dicts, lists and Python's own numbers all the way down.
 
     Raises:
       ValueError: a text or a number that no file can hold.
     """
     if isinstance(value, ConfigDict | Mapping):
-        return {key: _plain(value[key], f"{where}.{key}") for key in value}
+        return {key: plain(value[key], f"{where}.{key}") for key in value}
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(x, f"{where}[{i}]") for i, x in enumerate(value)]
+        return [plain(x, f"{where}[{i}]") for i, x in enumerate(value)]
     where = where.removeprefix("config.") if where.count(".") > 1 else where
     if isinstance(value, str) and (odd := re.search("[\0\ud800-\udfff]", value)):
         raise ValueError(f"{where}={value!r} holds {odd[0]!r}: it must be text without NUL or half a surrogate pair")
@@ -125,7 +125,7 @@ def _prompts(given, where):
     if made.categories is not None:
         if not made.categories:
             raise ValueError(f"{where}.categories=() must name at least one, or be None for all")
-        _distinct(f"{where}.categories", made.categories)
+        distinct(f"{where}.categories", made.categories)
     return made
 
 
@@ -138,7 +138,7 @@ def _laws(given, where):
     return made
 
 
-def _distinct(where, values):
+def distinct(where, values):
     for value in values:
         if values.count(value) > 1:
             raise ValueError(f"{where}={list(values)}: {value!r} is there twice")
@@ -198,7 +198,7 @@ def _sampling(given, where):
 
 
 def _drafter(given, where):
-    made = _part(given, where, DRAFTERS, "propose", shape=_shape, first=_drafter, second=_drafter)
+    made = part(given, where, DRAFTERS, "propose", shape=_shape, first=_drafter, second=_drafter)
     if not hasattr(made, "most"):
         raise ValueError(f"{where}: {type(made).__name__} has no `most`, its largest draft")
     if not isinstance(made, NoDraft):
@@ -238,7 +238,7 @@ def _shape(given, where):
 
 
 def _rule(given, where):
-    return _part(given, where, RULES, "__call__")
+    return part(given, where, RULES, "__call__")
 
 
 def rules_of(text: str) -> list:
@@ -258,7 +258,7 @@ def rules_of(text: str) -> list:
             given.append({**numbers, "name": ast.unparse(one.func if called else one)})
     except (SyntaxError, ValueError, TypeError, RecursionError):
         raise ValueError(f"rules={text!r} must be rules like: block, lenient(lenience=0.5), package.module.Rule") from None
-    made = [_rule(_plain(one, "rules"), "rules") for one in given]
+    made = [_rule(plain(one, "rules"), "rules") for one in given]
     for one, rule in zip(given, made, strict=True):
         if any(leaf is rule for leaf in jax.tree.leaves(rule)):
             raise ValueError(f"rules: {one['name']} is no pytree: make its class a specjax.types.struct")
@@ -266,16 +266,16 @@ def rules_of(text: str) -> list:
 
 
 def _length(given, where):
-    return _part(given, where, LENGTHS, "choose", policy=_length)
+    return part(given, where, LENGTHS, "choose", policy=_length)
 
 
 def _processors(given, where):
     if not isinstance(given, list):
         raise ValueError(f"{where}={given!r} must be a list of processors")
-    return tuple(_part(one, f"{where}[{i}]", {}, "__call__") for i, one in enumerate(given))
+    return tuple(part(one, f"{where}[{i}]", {}, "__call__") for i, one in enumerate(given))
 
 
-def _part(given, where, known: Mapping, method: str, **parts):
+def part(given, where, known: Mapping, method: str, **parts):
     """A plug-in by its name or dotted path, with its numbers; `parts` make those fields that plug in themselves."""
     given = {"name": given} if isinstance(given, str) else given
     if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):

@@ -15,15 +15,16 @@ A loss may be a dotted path to your own, too. Every key is used or refused.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
 from specjax.bench.schema import make, nearest, within
-from specjax.build import MOST, _distinct, _part, _plain
+from specjax.build import MOST, distinct, part, plain
 from specjax.models.load.names import DTYPES
-from specjax.training import answers, losses, self_prompt, texts
-from specjax.training.plan import Data, Eagle3Draft, Evaluate, OnPolicy, Optimizer, Plan, Shards, SmallDraft, Source, Target
+from specjax.training import answers, existing, losses, self_prompt, texts
+from specjax.training.plan import Data, Eagle3Draft, Evaluate, OnPolicy, Optimizer, Plan, SmallDraft, Source, Target
 
 __all__ = ["plan"]
 
@@ -32,7 +33,7 @@ SOURCES = {
     "self_prompted": (self_prompt.SelfPrompted, self_prompt.make),
     "answers": (answers.Answers, answers.make),
     "texts": (texts.Texts, texts.make),
-    "shards": (Shards, lambda settings, *_: settings.path),
+    "shards": (existing.Shards, existing.make),
 }
 LOSSES = {loss.name: loss for loss in losses.ALL}
 
@@ -44,8 +45,8 @@ def plan(config: ConfigDict | Mapping) -> Plan:
       ValueError: an unknown key (names the nearest), a wrong type or a value out of range, in one line.
     """
     parts = dict(target=_target, draft=_draft, data=_data, loss=_loss, optimizer=_optimizer, evaluate=_evaluate, on_policy=_on_policy)
-    made = make(Plan, _plain(config), "config", **parts)
-    within("config.seed", made.seed, 0, 2**32 - 1)
+    made = make(Plan, plain(config), "config", **parts)
+    within("config.seed", made.seed, 0, 2**32 - len(made.data.sources))  # each source has a seed of its own, from this one on
     _above("config.decay", made.decay, 0)
     within("config.decay", made.decay, 0, 1)
     for name in ("log_every", "checkpoint_every"):
@@ -59,10 +60,20 @@ def _check_effect(plan: Plan) -> None:
     """No key may be set that changes nothing."""
     if plan.data.cache and not plan.loss.needs_law and not plan.draft.reads_features:
         raise ValueError("data.cache=True changes nothing: neither the loss nor the draft reads what the target would say")
+    if plan.data.cache and plan.data.top is None:
+        raise ValueError("data.cache=True needs data.top: the tokens of a law that are kept")
+    unread = not (plan.loss.needs_law or plan.data.cache or plan.evaluate.temperature)
+    if unread and plan.data.top != Data.top:
+        raise ValueError(f"data.top={plan.data.top} changes nothing: neither the loss nor the evaluation reads the target's laws")
+    if plan.decay != Plan.decay and plan.draft.places == 1:
+        raise ValueError(f"config.decay={plan.decay} changes nothing: the draft has one place")
     if plan.on_policy is not None:
         rows = plan.on_policy.rows(plan.optimizer.batch)
         if not 1 <= rows <= plan.optimizer.batch:
             raise ValueError(f"on_policy.fraction={plan.on_policy.fraction} is {rows} of optimizer.batch={plan.optimizer.batch} rows")
+        if plan.on_policy.new_tokens >= plan.data.length:
+            said = f"on_policy.new_tokens={plan.on_policy.new_tokens} leaves no room in data.length={plan.data.length} for any prompt"
+            raise ValueError(said)
         if not plan.loss.needs_law:
             raise ValueError(f"on_policy needs a loss that compares laws: {plan.loss.name!r} would teach the draft what it says itself")
 
@@ -82,6 +93,8 @@ def _draft(given, where):
     read = "taps" if made.reads_features else "layers"
     if not getattr(made, read):
         raise ValueError(f"{where}.{read}=() must name at least one layer of the target")
+    if made.reads_features and list(made.taps) != sorted(set(made.taps)):
+        raise ValueError(f"{where}.taps={list(made.taps)} must be layers from low to high, each once")
     return made
 
 
@@ -90,7 +103,7 @@ def _data(given, where):
     within(f"{where}.length", made.length, 2, 2**20)
     if made.top is not None:
         within(f"{where}.top", made.top, 1)
-    _distinct(f"{where}.exclude", made.exclude)
+    distinct(f"{where}.exclude", made.exclude)
     return made
 
 
@@ -102,6 +115,7 @@ def _sources(given, where):
 
 def _source(given, where):
     settings = _named(given, where, {name: kind for name, (kind, _) in SOURCES.items()})
+    _above(f"{where}.share", settings.share, 0)
     within(f"{where}.share", settings.share, 0, 1e6)
     return Source(given["name"], settings, SOURCES[given["name"]][1])
 
@@ -120,7 +134,15 @@ def _term(given, where):
         raise ValueError(f"{where}.weight={weight!r} must be a number")
     _above(f"{where}.weight", weight, 0)
     given = {k: v for k, v in given.items() if k != "weight"} if isinstance(given, Mapping) else given
-    return float(weight), _placed(where, lambda: _part(given, where, LOSSES, "__call__"))
+    loss = _placed(where, lambda: part(given, where, LOSSES, "__call__"))
+    if not (_is_frozen(loss) and hasattr(loss, "name") and hasattr(loss, "needs_law")):
+        raise ValueError(f"{where}={given!r} must be a frozen dataclass that has `name`, `needs_law` and __call__")
+    return float(weight), loss
+
+
+def _is_frozen(thing) -> bool:
+    """Whether it is an object of a frozen dataclass: such a one can be compiled into a step, and written down."""
+    return dataclasses.is_dataclass(thing) and not isinstance(thing, type) and thing.__dataclass_params__.frozen
 
 
 def _optimizer(given, where):

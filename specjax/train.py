@@ -26,6 +26,7 @@ from specjax.training.loop import Run
 flags.adopt_module_key_flags(command)
 flags.adopt_module_key_flags(stopping)
 MODULE = "specjax.train"
+WRONG = ValueError, BlockingIOError  # are bad input while data are made, too; a full disk is not, and the run can go on from there
 
 
 def main(argv: list[str]) -> None:
@@ -48,8 +49,8 @@ def train(workdir: Workdir, check) -> None:
     plan, target, kind = refusing(lambda: checked(workdir))
     with workdir.locked():
         refusing(lambda: workdir.check_config(plan.resolved()))  # again, because another run may have ended here in the meantime
-        ready = refusing(lambda: prepare.ready(plan, target, kind, workdir.path, say))
-        run = refusing(lambda: Run(ready, workdir.path, shlex.join(this_command(MODULE)), say, check))
+        ready = refusing(lambda: prepare.ready(plan, target, kind, workdir.path, say), WRONG)
+        run = refusing(lambda: Run(ready, workdir.path, shlex.join(this_command(MODULE)), say, check), WRONG)
         workdir.write("config.json", plan.resolved())
         summary = run.train()
         workdir.write("summary.json", summary)
@@ -63,10 +64,11 @@ def checked(workdir: Workdir) -> tuple:
     return plan, *prepare.loaded(plan)
 
 
-def refusing(call):
+def refusing(call, wrong=(ValueError, OverflowError, OSError)):
+    """wrong: errors that are bad input."""
     try:
         return call()
-    except (ValueError, OverflowError, OSError) as error:
+    except wrong as error:
         fail(error)
 
 

@@ -97,7 +97,7 @@ ARMS = [  # every key that an arm may have
     dict(name="c", drafter=dict(name="early_exit", exit_layer=1, most=2), length="heuristic",
          sampling=dict(temperature=0.0, repetition=1.1)),
 ]  # fmt: skip
-BASE, TOY = build._plain(tiny_run.get_config()), specjax.load("toy://tiny")
+BASE, TOY = build.plain(tiny_run.get_config()), specjax.load("toy://tiny")
 
 
 def check_config(tree):

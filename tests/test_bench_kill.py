@@ -62,7 +62,7 @@ def traces(workdir) -> dict:
 
 def test_a_run_that_is_killed_says_the_same_in_the_end(tmp_path):
     source, folder, moments = prompts(tmp_path), tmp_path / "run", random.Random(KILLS)
-    plan = build.plan({**build._plain(tiny_talk.get_config("p/q")), "prompts": dict(source=str(source), chat=False)})
+    plan = build.plan({**build.plain(tiny_talk.get_config("p/q")), "prompts": dict(source=str(source), chat=False)})
     experiment = build.load(plan)
     unbroken = Workdir(tmp_path / "unbroken")
     unbroken.create({})

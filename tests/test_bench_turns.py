@@ -60,7 +60,7 @@ def test_what_a_template_refuses_is_named():
 
 
 def test_a_conversation_that_does_not_fit_is_refused_before_anything_is_decoded():
-    config = {**build._plain(tiny_talk.get_config()), "max_new_tokens": 336}
+    config = {**build.plain(tiny_talk.get_config()), "max_new_tokens": 336}
     # "abababab", "\nand abab" and "\nab?" are 21 tokens: 21 + 3 * 336 = 1029
     with pytest.raises(
         ValueError, match="prompt 'a': 21 tokens \\+ max_new_tokens=336 in each of 3 turns exceed the model's 1024 positions"

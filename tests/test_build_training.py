@@ -1,17 +1,20 @@
 import copy
+import dataclasses
 import json
+import pathlib
+import runpy
 
 import pytest
 from tiny_training import get_config
 
 from configs import distill_smollm2, tiny_draft
-from specjax import build_training
+from specjax import build, build_training
 from specjax.training import losses
 from specjax.training.texts import Texts
 
 
 def changed(path: str, value):
-    config = copy.deepcopy(build_training._plain(get_config()))
+    config = copy.deepcopy(build.plain(get_config()))
     *parts, last = path.split(".")
     inner = config
     for part in parts:
@@ -41,6 +44,28 @@ def test_the_configs_are_plans(config):
     assert build_training.plan(config).optimizer.steps == config.optimizer.steps
 
 
+@dataclasses.dataclass
+class Mutable:
+    name, needs_law = "mutable", True
+
+    def __call__(self, logits_XU, law, token_X): ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Nameless:
+    def __call__(self, logits_XU, law, token_X): ...
+
+
+def function(logits_XU, law, token_X): ...
+
+
+def test_the_variants_of_the_experiment_are_plans():
+    made = runpy.run_path(str(pathlib.Path(__file__).parents[1] / "experiments" / "distillation" / "config.py"))
+    for variant in made["VARIANTS"]:
+        for size in ("", "@accelerator"):
+            build_training.plan(made["get_config"](variant + size))
+
+
 WRONG = [  # key, value, what is said
     ("optimizer.step", 3, "optimizer.step is not a key: .*; did you mean 'steps'"),
     ("optimizer.steps", 0, "optimizer.steps=0 must be at least 1"),
@@ -62,6 +87,7 @@ WRONG = [  # key, value, what is said
     ("data.exclude", ["own", "own"], r"data.exclude=.*: 'own' is there twice"),
     ("data.length", 1, "data.length=1 must be at least 2"),
     ("data.top", 0, "data.top=0 must be at least 1"),
+    ("data.sources.0.share", 0, r"data.sources\[0\].share=0 must be above 0"),
     ("loss", [], r"loss=\[\] must be a list of losses"),
     ("loss", ["forward"], r"loss\[0\]='forward' is none of .*; did you mean 'forward_kl'"),
     ("loss", [dict(name="ce", weight=0)], r"loss\[0\].weight=0 must be above 0"),
@@ -73,9 +99,16 @@ WRONG = [  # key, value, what is said
     ("evaluate.temperature", 0.7, "evaluate.temperature=0.7 must be 0 or 1"),
     ("evaluate.every", 13, "evaluate.every=13 must be at least 1 and at most 12"),
     ("on_policy.fraction", 0.1, "on_policy.fraction=0.1 is 0 of optimizer.batch=4 rows"),
+    ("on_policy.new_tokens", 48, "on_policy.new_tokens=48 leaves no room in data.length=48 for any prompt"),
     ("on_policy.temperature", 0, "on_policy.temperature=0 must be above 0"),
     ("log_every", 13, "config.log_every=13 must be at least 1 and at most 12"),
     ("seed", -1, "config.seed=-1 must be at least 0"),
+    ("seed", 2**32, "config.seed=4294967296 must be .* at most 4294967295"),
+    ("draft", dict(name="eagle3", taps=[1, 0]), r"draft.taps=\[1, 0\] must be layers from low to high, each once"),
+    ("draft", dict(name="eagle3", taps=[0, 0]), r"draft.taps=\[0, 0\] must be layers from low to high, each once"),
+    ("loss", ["test_build_training:Mutable"], r"loss\[0\]=.* must be a frozen dataclass that has `name`, `needs_law` and __call__"),
+    ("loss", ["test_build_training:Nameless"], r"loss\[0\]=.* must be a frozen dataclass"),
+    ("loss", ["test_build_training:function"], r"loss\[0\]=.* must be a frozen dataclass"),
     ("target.dtype", "float8", "target.dtype='float8' must be one of"),
 ]
 
@@ -92,3 +125,23 @@ def test_a_cache_that_nobody_reads_is_refused():
     config["data"]["cache"] = True
     with pytest.raises(ValueError, match=r"data.cache=True changes nothing: neither the loss nor the draft reads"):
         build_training.plan(config)
+
+
+def test_a_seed_for_each_source():
+    config = changed("seed", 2**32 - 1)
+    config["data"]["sources"] *= 2
+    with pytest.raises(ValueError, match=r"config.seed=4294967295 must be at least 0 and at most 4294967294"):
+        build_training.plan(config)
+
+
+def test_keys_that_change_nothing_are_refused():
+    text_alone = changed("loss", ["ce"]) | {"on_policy": None}
+    text_alone["evaluate"]["temperature"] = 0.0
+    with pytest.raises(ValueError, match=r"data.top=8 changes nothing: neither the loss nor the evaluation reads the target's laws"):
+        build_training.plan(text_alone)
+    with pytest.raises(ValueError, match=r"config.decay=0.8 changes nothing: the draft has one place"):
+        build_training.plan(changed("draft.places", 1) | {"decay": 0.8})
+    cached = changed("data.top", None)
+    cached["data"]["cache"] = True
+    with pytest.raises(ValueError, match=r"data.cache=True needs data.top"):
+        build_training.plan(cached)

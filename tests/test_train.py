@@ -1,6 +1,8 @@
 """The command: killed at a random step it ends with the same weights, and what it refuses it refuses in one line."""
 
+import errno
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -10,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import commands
 import jax
@@ -20,9 +23,9 @@ from jax.experimental.compilation_cache import compilation_cache
 from safetensors.numpy import load_file
 
 import specjax
-from specjax import build_training, command, train
+from specjax import build, build_training, command, train
 from specjax.bench.records import Workdir
-from specjax.training import checkpoint, metrics, prepare
+from specjax.training import checkpoint, loop, metrics, prepare
 from specjax.training.loop import Run
 
 CONFIG = f"--config={tiny_training.__file__}"
@@ -56,9 +59,13 @@ def unbroken(tmp_path_factory, programs):
     folder, lines = tmp_path_factory.mktemp("unbroken"), []
     config = tiny_training.get_config()
     config.data.folder = str(folder / "data")
+    ready = made_ready(config, folder, lines.append)
+    return folder, Run(ready, folder, "a command", lines.append, lambda: None).train(), lines, ready
+
+
+def made_ready(config, folder, say=lambda line: None):
     plan = build_training.plan(config)
-    ready = prepare.ready(plan, *prepare.loaded(plan), folder, lines.append)
-    return folder, Run(ready, folder, "a command", lines.append, lambda: None).train(), lines
+    return prepare.ready(plan, *prepare.loaded(plan), folder, say)
 
 
 def timeless(folder):
@@ -66,11 +73,14 @@ def timeless(folder):
 
 
 def test_a_run_says_what_it_does(unbroken):
-    folder, summary, lines = unbroken
+    folder, summary, lines, _ = unbroken
     rows = list(metrics.read(folder))
     assert [row["step"] for row in rows if row["kind"] == "train"] == [3, 6, 9, 12]
     assert [row["step"] for row in rows if row["kind"] == "evaluate"] == [0, 4, 8, 12]
     best = max((row for row in rows if row["kind"] == "evaluate"), key=lambda row: row["tokens_per_pass"])
+    assert all(0.5 <= row["drafted_share"] <= 1 for row in rows if row["kind"] == "train")
+    card = (folder / "draft" / "README.md").read_text()
+    assert '    loss.parts: [[1.0, {"name": "forward_kl"}]]\n' in card and "    optimizer.steps: 12\n" in card
     assert summary["step"] == best["step"] > 0 and summary["after"] == best and summary["before"] == rows[0]
     assert any(re.fullmatch(r"step 3/12: loss \d+\.\d{4}, \d+ tokens/s, 0:\d\d:\d\d left", line) for line in lines)
     drafter = specjax.load_drafter(summary["path"], specjax.load("toy://tiny"))
@@ -100,10 +110,60 @@ def test_killed_at_a_random_step_it_ends_with_the_same_weights(unbroken, program
     assert json.loads((folder / "summary.json").read_text())["before"] == unbroken[1]["before"]
 
 
+def test_a_run_on_other_data_is_refused(unbroken):
+    folder, _, _, ready = unbroken
+    with pytest.raises(ValueError, match="holds a run on other data or held-out prompts than are there now: name another folder"):
+        Run(ready._replace(digest="another"), folder, "", print, lambda: None)
+
+
+def eagle3(data):
+    """A run that reads features and laws from the disk; eight rows a step, so that eight devices can share them."""
+    config = build.plain(tiny_training.get_config()) | dict(on_policy=None, log_every=3)
+    config["draft"] = dict(name="eagle3", taps=(0, 1), vocab=40, places=2)
+    config["data"] |= dict(cache=True, folder=str(data))
+    config["optimizer"] |= dict(steps=4, batch=8, warmup=1)
+    return build.plain(config)
+
+
+def test_features_and_laws_from_the_disk(unbroken, programs, tmp_path, monkeypatch):
+    """The same weights where a run was stopped between two reports, and the same losses on eight devices."""
+    one, other, shared = (tmp_path / name for name in ("one", "other", "shared"))
+    ready, lines = made_ready(eagle3(unbroken[0] / "data"), one), []
+    Run(ready, one, "", lines.append, lambda: None).train()
+    with pytest.raises(KeyboardInterrupt):
+        Run(ready, other, "", lines.append, stopping_after(3)).train()
+    assert checkpoint.steps_kept(other) == 2
+    monkeypatch.setattr(loop, "time", types.SimpleNamespace(perf_counter=itertools.count().__next__))
+    Run(ready, other, "", lines.append, lambda: None).train()
+    [rate, _] = [row["tokens_per_second"] for row in metrics.read(other) if row["kind"] == "train"]
+    assert 0 < 2 * rate <= 8 * 48  # two looks at the clock apart; of the one step that it took itself
+    assert "goes on after step 2" in lines and timeless(one) == timeless(other)
+    states = [jax.tree.leaves(last_state(folder)) for folder in (one, other)]
+    assert all(np.array_equal(a, b) for a, b in zip(*states, strict=True))
+    line = [sys.executable, __file__, str(unbroken[0] / "data"), str(shared)]
+    done = subprocess.run(line, env=programs, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    losses = [[row["loss"] for row in metrics.read(folder) if row["kind"] == "train"] for folder in (one, shared)]
+    assert len(losses[0]) == 2
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def stopping_after(steps):
+    """A check that ends a run."""
+    left = iter(range(steps))
+
+    def check():
+        if next(left) == steps - 1:
+            raise KeyboardInterrupt(signal.SIGTERM)
+
+    return check
+
+
 REFUSED = {
     ("--config.evaluate.prompts=nowhere.jsonl",): "prompts='nowhere.jsonl': there is no such file",
     ("--config.draft.vocab=300",): "draft.vocab=300 must be at most 257, the tokens of toy://tiny",
     ("--config.data.top=300",): "data.top=300 must be at most 257",
+    ("--config.data.exclude=('nowhere.jsonl',)",): "prompts='nowhere.jsonl': there is no such file",
     ("--config.data.length=2000",): "data.length=2000 must be at most 1024, the positions of toy://tiny",
 }
 
@@ -127,6 +187,18 @@ def refused(main, capsys, folder, *args) -> str:
     said = capsys.readouterr().err
     assert stop.value.code == 2 and said.startswith("error: ") and said.count("\n") == 1
     return said
+
+
+def test_a_disk_that_is_full_while_data_are_made_is_no_bad_input(main, tmp_path, monkeypatch, capsys):
+    def full(*parts):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(train.prepare, "ready", full)
+    with pytest.raises(SystemExit) as stop:
+        main(CONFIG, f"--workdir={tmp_path}")
+    said = capsys.readouterr().err
+    assert stop.value.code == 1 and said.startswith("error: ") and said.count("\n") == 1
+    assert "No space left on device; no checkpoint is kept yet, to go on: python -m specjax.train" in said
 
 
 ENDS = {
@@ -161,3 +233,9 @@ def last_state(folder):
     with ocp.StandardCheckpointer() as reader:
         plain = reader.restore((folder / checkpoint.FOLDER / str(checkpoint.steps_kept(folder)) / "state").absolute())
     return {name: plain[name] for name in ("params", "optimizer", "step")}
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 8)
+    data, folder = map(pathlib.Path, sys.argv[1:])
+    Run(made_ready(eagle3(data), folder), folder, "", print, lambda: None).train()

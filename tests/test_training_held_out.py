@@ -1,11 +1,13 @@
 import jax
 import numpy as np
+import tiny_chat
 import tiny_training
 from tiny_training import program
 
-from specjax.training import evaluate
+from specjax.training import evaluate, held_out
 from specjax.training.held_out import HeldOut
 from specjax.training.pack import Packed
+from specjax.training.plan import Evaluate
 
 
 def test_the_last_batch_is_filled_up_with_rows_that_do_not_count():
@@ -19,3 +21,14 @@ def test_the_last_batch_is_filled_up_with_rows_that_do_not_count():
     assert few == whole and few["roots"] == wanted["roots"] > 0
     np.testing.assert_allclose(few["overlap"], wanted["overlap"], rtol=1e-6)
     assert [len(batch.token_BT) for batch in HeldOut(packed, None, 2).batches] == [2, 2, 2]
+
+
+def test_other_prompts_and_other_answers_have_a_folder_of_their_own(tmp_path, monkeypatch):
+    folders, prompts = [], tmp_path / "mine.txt"
+    monkeypatch.setattr(held_out.answers, "make", lambda asked, target, folder, *rest, **more: folders.append(folder))
+    monkeypatch.setattr(held_out.shards, "read", lambda place: [(np.arange(5), np.arange(5) > 2)])
+    for text, changed in (("one", {}), ("one", {}), ("two", {}), ("one", dict(new_tokens=9)), ("one", dict(temperature=1.0)), ("one", {})):
+        prompts.write_text(text)
+        held_out.answered(Evaluate(prompts=str(prompts), **changed), tiny_chat.target(), tmp_path / "held_out", print, 0)
+    assert folders[0] == folders[1] == folders[5] and len(set(folders)) == 4
+    assert {folder.parent for folder in folders} == {tmp_path / "held_out"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specjax.training import losses, targets
-from specjax.training.losses import Weighted, by_name, mean, total
+from specjax.training.losses import Weighted, mean, total
 from specjax.training.rows import Batch, positions
 from specjax.training.targets import TargetLaw
 
@@ -28,8 +28,8 @@ VALUES = {
     },
 }  # fmt: skip
 TVD_GRADIENT = {"A": [-0.2, 0.2, -0.05, 0.05], "B": [0.24, -0.18, -0.06]}
-ALL = {**{loss.name: loss() for loss in losses.ALL}, "jsd .2": by_name("jsd", beta=0.2), "lk 1": by_name("lk", eta=1.0)}
-ALL["weighted"] = Weighted(((0.5, by_name("ce")), (2.0, by_name("reverse_kl"))))
+ALL = {**{loss.name: loss() for loss in losses.ALL}, "jsd .2": losses.JSD(beta=0.2), "lk 1": losses.LK(eta=1.0)}
+ALL["weighted"] = Weighted(((0.5, losses.CE()), (2.0, losses.ReverseKL())))
 DIVERGENCES = [name for name in ALL if name not in ("ce", "ce_l1", "weighted")]
 X, U = 6, 7  # of all laws here, so that all share two programs: one for whole laws, one for those that name tokens
 
@@ -210,23 +210,19 @@ def test_a_hopeless_draft_is_still_pulled_but_by_total_variation():
 def test_bfloat16_logits_are_computed_in_float32():
     logits, p, token = random(5, np.float32)
     rough = jnp.asarray(logits, jnp.bfloat16)
-    loss_X, pull = jax.vjp(jax.jit(lambda logits: by_name("forward_kl")(logits, likeliest(p, 3), token)), rough)
+    loss_X, pull = jax.vjp(jax.jit(lambda logits: losses.ForwardKL()(logits, likeliest(p, 3), token)), rough)
     assert loss_X.dtype == jnp.float32 and pull(loss_X)[0].dtype == jnp.bfloat16
     np.testing.assert_allclose(loss_X, run(rough.astype(jnp.float32), likeliest(p, 3), token)["forward_kl"][0], rtol=1e-5)
 
 
-def test_losses_by_name():
-    assert by_name("jsd", beta=0.1).beta == 0.1 and by_name("tvd") == losses.TVD()
+def test_losses_have_papers_and_ranges():
     assert all(loss.paper and loss.equation for loss in losses.ALL)
     for message, make in {
-        "loss 'kl' is not one of ce, forward_kl": lambda: by_name("kl"),
-        "loss 'jsd' has no number 'beat': it takes beta": lambda: by_name("jsd", beat=1),
-        "loss 'tvd' has no number 'beta': it takes none": lambda: by_name("tvd", beta=1),
-        "loss.beta=1 must be above 0 and below 1": lambda: by_name("jsd", beta=1),
-        "loss.eta=-1 must be at least 0": lambda: by_name("lk", eta=-1),
-        "loss.l1=-2 must be at least 0": lambda: by_name("ce_l1", l1=-2),
+        "loss.beta=1 must be above 0 and below 1": lambda: losses.JSD(beta=1),
+        "loss.eta=-1 must be at least 0": lambda: losses.LK(eta=-1),
+        "loss.l1=-2 must be at least 0": lambda: losses.CEL1(l1=-2),
         "must have at least one part": lambda: Weighted(()),
-        "weight=0 of ce must be above 0": lambda: Weighted(((0, by_name("ce")),)),
+        "weight=0 of ce must be above 0": lambda: Weighted(((0, losses.CE()),)),
     }.items():
         with pytest.raises(ValueError, match=message):
             make()
@@ -237,7 +233,7 @@ def test_losses_by_name():
 B, T, V, PLACES = 2, 8, 9, 2
 ID_U = np.array([0, 2, 3, 5, 6, 7, 8], np.int32)  # the draft's tokens
 PLACE = targets.place_of(ID_U, V)
-LOSS = Weighted(((0.3, by_name("ce")), (0.7, by_name("forward_kl"))))
+LOSS = Weighted(((0.3, losses.CE()), (0.7, losses.ForwardKL())))
 
 
 def batch():
@@ -346,7 +342,7 @@ def test_a_batch_without_a_mask_adds_nothing_and_divides_by_nothing():
 def test_a_loss_that_needs_laws_is_refused_without_and_ce_is_not():
     rows, made = batch()
     with pytest.raises(ValueError, match="loss 'tvd' needs the target's laws, and the rows hold none"):
-        total(made, rows._replace(law=None), by_name("tvd"), place_V=PLACE)
+        total(made, rows._replace(law=None), losses.TVD(), place_V=PLACE)
     logits, valid = zip(*made, strict=True)
-    value, _, _ = summed_and_gradient(logits, valid, rows._replace(law=None), loss=by_name("ce"))
-    np.testing.assert_allclose(value, summed_and_gradient(logits, valid, rows, loss=by_name("ce"))[0], rtol=1e-6)
+    value, _, _ = summed_and_gradient(logits, valid, rows._replace(law=None), loss=losses.CE())
+    np.testing.assert_allclose(value, summed_and_gradient(logits, valid, rows, loss=losses.CE())[0], rtol=1e-6)

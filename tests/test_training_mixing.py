@@ -3,10 +3,8 @@ import pytest
 
 from specjax.training import mixing, on_policy
 from specjax.training.mixing import Mixing
-from specjax.training.pack import pack
 from specjax.training.plan import OnPolicy
 from specjax.training.rows import Batch
-from specjax.training.scores import Rows
 
 HOW = OnPolicy(fraction=0.25, every=3, texts=4, new_tokens=5)
 
@@ -16,8 +14,8 @@ def text(first: int, length: int, prompt: int):
     return token, np.arange(length) >= prompt
 
 
-def rows(*texts):
-    return [(Rows(pack(texts, 16)[0]), 1.0)]
+def begun(*texts):
+    return [mixing.beginning(*text, 16) for text in texts]
 
 
 @pytest.fixture
@@ -38,12 +36,12 @@ def drawn(monkeypatch):
 
 
 def made():
-    return Mixing(HOW, None, rows(text(100, 8, 3), text(200, 16, 1), text(300, 16, 13)), 16, 7, None)
+    return Mixing(HOW, None, begun(text(100, 8, 3), text(200, 16, 1), text(300, 16, 13), text(400, 30, 20)), 16, 7, None)
 
 
 def test_prompts_are_beginnings_of_texts_that_leave_room(drawn):
     one = made()
-    assert [prompt for _, prompt in one.begun] == [3, 1]  # the third leaves no room for five tokens
+    assert [prompt for _, prompt in one.begun] == [3, 1]  # the others leave no room for five tokens
     assert [one.due(number) for number in range(1, 8)] == [True, False, False, True, False, False, True]
     one.draw(1, None)
     assert len(drawn[0][0]) == 4
@@ -71,13 +69,13 @@ def test_the_last_rows_of_a_batch_are_drawn_ones_each_in_its_turn(drawn):
 
 def test_texts_come_back_from_a_checkpoint(drawn):
     one, other = made(), made()
-    assert one.state == []
+    assert one.state == {"texts": [], "share": 0.0}
     one.draw(1, None)
     other.set_state(one.state)
     assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(one.rows, other.rows, strict=True))
-    assert other.state == one.state
+    assert other.state == one.state and other.share == 0.75
 
 
 def test_a_row_without_room_is_refused():
     with pytest.raises(ValueError, match=r"on_policy.new_tokens=5 leaves no room in data.length=16 for any prompt"):
-        Mixing(HOW, None, rows(text(300, 16, 13)), 16, 7, None)
+        Mixing(HOW, None, begun(text(300, 16, 13)), 16, 7, None)

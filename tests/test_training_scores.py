@@ -95,8 +95,9 @@ def test_top_names_the_likeliest():
 def test_what_is_kept_is_what_was_scored(tmp_path, monkeypatch):
     teacher = Teacher(target(), (0, 1), top=5)
     monkeypatch.setattr(scores, "SHARD_BYTES", 1)  # a batch a shard
+    monkeypatch.setattr(scores, "BATCH", 3)
     said = []
-    rows = Rows(packed(), keep(packed(), teacher, tmp_path, 3, said.append))
+    rows = Rows(packed(), keep(packed(), teacher, tmp_path, said.append))
     assert len(rows) == 4 and [line.split(",")[0] for line in said] == ["scores 1/2: 3 rows", "scores 2/2: 1 rows"]
     scored = teacher(batch_of(packed()))
     for n in range(4):
@@ -108,16 +109,16 @@ def test_what_is_kept_is_what_was_scored(tmp_path, monkeypatch):
         assert np.array_equal(row.law.id_XN, scored.law.id_XN[n])
         np.testing.assert_allclose(row.law.p_XN, scored.law.p_XN[n], atol=1e-6)
         np.testing.assert_allclose(row.law.rest_X, scored.law.rest_X[n], atol=1e-6)
-    keep(packed(), teacher, tmp_path, 3, lambda line: pytest.fail("nothing was missing"))
+    keep(packed(), teacher, tmp_path, lambda line: pytest.fail("nothing was missing"))
     [store] = tmp_path.iterdir()
     whole = tiny_chat.files(store)
     (store / "index.json").unlink()
     (store / "00001.npy").unlink()
-    keep(packed(), teacher, tmp_path, 3, said.append)
+    keep(packed(), teacher, tmp_path, said.append)
     assert tiny_chat.files(store) == whole
     others = Teacher(target(), (1,), top=5), teacher
     for teacher, rows in zip(others, (packed(), Packed(*(x[:2] for x in packed()))), strict=True):
-        assert len(Rows(rows, keep(rows, teacher, tmp_path, 3, said.append))[0].features) == len(teacher.taps)
+        assert len(Rows(rows, keep(rows, teacher, tmp_path, said.append))[0].features) == len(teacher.taps)
     assert len(list(tmp_path.iterdir())) == 3 and tiny_chat.files(store) == whole
 
 
@@ -127,7 +128,7 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(ValueError, match="top=258 must be None or between 1 and 257"):
         Teacher(target(), top=258)
     with pytest.raises(ValueError, match="cache=True needs top"):
-        keep(packed(), Teacher(target()), tmp_path, 3, print)
+        keep(packed(), Teacher(target()), tmp_path, print)
 
 
 def test_what_is_not_finite_is_not_kept(tmp_path, monkeypatch):
@@ -138,4 +139,4 @@ def test_what_is_not_finite_is_not_kept(tmp_path, monkeypatch):
         law=scores.TargetLaw(jnp.zeros((4, T, 2)), jnp.zeros((4, T, 2), jnp.int32), jnp.zeros((4, T))),
     )
     with pytest.raises(FloatingPointError, match=r"features or laws of rows 0 .. 3 are not finite"):
-        keep(packed(), teacher, tmp_path, 4, print)
+        keep(packed(), teacher, tmp_path, print)

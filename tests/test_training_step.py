@@ -53,6 +53,7 @@ def test_a_batch_in_which_nothing_counts_is_skipped_and_counted():
     none = batch(3)._replace(mask_BT=np.zeros((8, tiny_training.T), bool))
     plain, skipping = train(program(), [batch(1), batch(2)]), train(program(), [batch(1), none, batch(2)])
     assert int(skipping.skipped) == 1 and int(skipping.step) == 3 and int(skipping.failed) == -1
+    assert float(skipping.sums["steps"]) == 2 and skipping.sums["norm"] == plain.sums["norm"]  # their ratio is reported
     assert all(np.array_equal(a, b) for a, b in zip(leaves(plain), leaves(skipping), strict=True))
 
 

@@ -36,7 +36,8 @@ def get_config(what: str = "lk") -> ConfigDict:
     steps = chosen.get("steps", budget["steps"])
     with config.unlocked():
         config.data.folder = FOLDER
-        config.data.sources = tuple({**s, "shards": s["shards"] // chosen.get("share", 1)} for s in config.data.sources)
+        made = [s for s in config.data.sources if s["name"] == "self_prompted"]  # of shards that are there already half is not to be had
+        config.data.sources = tuple({**s, "shards": max(1, s["shards"] // chosen.get("share", 1))} for s in made)
         config.loss = (dict(name=chosen.get("loss", "lk"), weight=1.0),)
         if "on_policy" in chosen:
             config.on_policy = ConfigDict(chosen["on_policy"])

@@ -66,6 +66,17 @@ class Answers(Answering):
         super().__post_init__()
         parts.whole("texts", self.texts, 1, 2**15)
 
+    def asked(self) -> list[prompt_sets.Prompt]:
+        return prompt_sets.load(self.prompts, limit=self.limit, categories=self.categories)
+
+    def encoded(self, target: LM) -> list[list[int]]:
+        """The first turn of each."""
+        return api.encode(target, [prompt.turns[0] for prompt in self.asked()], self.chat)
+
+    def check(self, target: LM, exclude: Sequence[str]) -> None:
+        """What can be refused before anything is made."""
+        self.encoded(target)
+
 
 def make(plan: Answers, target: LM, folder: str | Path, progress: Callable[[str], None], exclude: Sequence[str] = (), seed: int = 0):
     """Shards of texts: prompt and answer, of which the answer is to be learnt. Only the first turn of a prompt is answered, others are
@@ -74,8 +85,7 @@ def make(plan: Answers, target: LM, folder: str | Path, progress: Callable[[str]
     Raises:
       ValueError: the prompts cannot be read or encoded, or the folder was made by other settings.
     """
-    given = prompt_sets.load(plan.prompts, limit=plan.limit, categories=plan.categories)
-    encoded = api.encode(target, [prompt.turns[0] for prompt in given], plan.chat)
+    given, encoded = plan.asked(), plan.encoded(target)
     held = held_out(target.tokenizer, exclude)
     longest = max((len(tokens) for tokens in encoded if len(tokens) <= plan.max_tokens), default=1)
     answer = Answerer(plan, target, longest, seed)

@@ -72,6 +72,14 @@ def steps_kept(workdir: Path) -> int | None:
     return None
 
 
+def data_kept(workdir: Path) -> dict | None:
+    """What `Checkpoints.save` was given as data for the newest checkpoint of a run; None without any."""
+    if (steps := steps_kept(workdir)) is None:
+        return None
+    with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
+        return reader.restore((workdir / FOLDER / str(steps) / "data").absolute())
+
+
 def _plain(state: State) -> dict:
     """A state as nested dicts; the optimizer's leaves go by their place in it."""
     named = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state.optimizer)}

@@ -3,7 +3,8 @@
 A *root* is a row t from which a draft may begin: token t + 1 is to be learnt. The draft's (j + 1)-th token stands at row t + j of place j.
 At temperature 0 on the target's greedy text this is exact: a draft is kept as long as it says what the text says, so that what is drafted
 after kept tokens is what the rows hold. At temperature 1 a root's drafts 1 .. k are all kept with the product of their overlaps, along
-texts that the target drew: an expectation, and a prediction for the loop, whose texts go on with accepted tokens.
+texts that the target drew: an expectation. For the loop both are a prediction: its rounds begin where the one before ended, not at every
+row, and above temperature 0 its texts go on with accepted tokens.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from specjax.training.pack import Packed, pack
 from specjax.training.plan import Evaluate
 from specjax.training.rows import Batch
 from specjax.training.scores import Teacher
+from specjax.training.shards import Folder
 from specjax.training.step import Fixed, Program
 from specjax.types import PyTree
 
@@ -22,11 +23,14 @@ BUCKET = 128  # rows are a multiple of it
 
 
 def answered(wanted: Evaluate, target: LM, folder: Path, say: Callable[[str], None], seed: int) -> Packed:
-    """Prompts with answers, of which nothing is dropped or cut. They are made once."""
+    """Prompts with answers of any length; left out are later turns, and a prompt that says what one before it says. They are made once:
+    other prompts, or other answers to them, have a folder of their own within the folder."""
     every = dict(min_tokens=1, max_tokens=2**20, repeated=1.0, near=2**20, texts=2**15)
     how = dict(answer_tokens=wanted.new_tokens, answer_temperature=(float(wanted.temperature),), chat=wanted.chat)
     asked = answers.Answers(prompts=wanted.prompts, categories=wanted.categories, limit=wanted.limit, **how, **every)
-    texts = list(shards.read(answers.make(asked, target, folder, say, seed=seed)))
+    made = shards.made_by("held_out", asked.settings(asked=asked.asked(), seed=seed), target)
+    place = folder / Folder(folder, made).fingerprint[:16]
+    texts = list(shards.read(answers.make(asked, target, place, say, seed=seed)))
     longest = max(len(token) for token, _ in texts)
     return pack(texts, -(-longest // BUCKET) * BUCKET)[0]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from specjax.training import feed, metrics, step, targets
-from specjax.training.checkpoint import Checkpoints
+from specjax.training.checkpoint import Checkpoints, data_kept
 from specjax.training.export import export
 from specjax.training.held_out import HeldOut
 from specjax.training.metrics import Metrics
@@ -27,17 +28,21 @@ from specjax.training.scores import Teacher
 from specjax.training.step import Fixed, Program, State
 from specjax.types import PyTree
 
+OF_THE_CARD = ("draft.", "data.", "loss", "decay", "optimizer.", "on_policy", "seed")  # keys of a plan
+
 
 class Run:
     """A run of a plan on its data. command: for the draft's card. say: takes a line of news. check: raises if the run is to end.
 
     Raises:
-      ValueError: what the draft is to write itself does not fit into a row.
+      ValueError: what the draft is to write itself does not fit into a row, or the run began on other data.
     """
 
     def __init__(self, ready: Ready, workdir: Path, command: str, say: Callable[[str], None], check: Callable[[], None]):
         self.plan, self.ready, self.workdir, self.command, self.say, self.check = ready.plan, ready, workdir, command, say, check
-        self.mesh, vocab, self.since = step.mesh(), ready.target.model.vocab, 0.0
+        self.mesh, vocab, self.since, self.reported = step.mesh(), ready.target.model.vocab, 0.0, 0.0
+        if (where := data_kept(workdir)) and where.get("digest") != ready.digest:
+            raise ValueError(f"{workdir} holds a run on other data or held-out prompts than are there now: name another folder")
         place_V = None if ready.id_U is None else targets.place_of(ready.id_U, vocab)
         self.program = Program(ready.kind, self.plan.loss, self.plan.decay, self.plan.optimizer, self.mesh)
         self.fixed = step.everywhere(self.mesh, Fixed(ready.kind.frozen(ready.target, ready.id_U), place_V))
@@ -59,7 +64,7 @@ class Run:
     def _mixing(self) -> Mixing | None:
         how, data, ready = self.plan.on_policy, self.plan.data, self.ready
         teacher = Teacher(ready.target, ready.kind.taps, data.top) if data.cache else None
-        return how and Mixing(how, ready.target, ready.sources, data.length, self.plan.seed, teacher)
+        return how and Mixing(how, ready.target, ready.begun, data.length, self.plan.seed, teacher)
 
     def train(self) -> dict:
         """Train, and export the best draft. Returns its `path`, its `step`, its row of metrics `after`, and that of the draft `before`.
@@ -74,6 +79,7 @@ class Run:
                 self.feed.set_state(where["feed"])
                 if self.mixing:
                     self.mixing.set_state(where["drawn"])
+                self.reported = float(state.sums["tokens"])  # of steps that this process did not take
                 self.say(f"goes on after step {int(state.step)}")
             with Metrics(self.workdir, -1 if kept.latest is None else int(state.step)) as said:
                 if kept.latest is None:
@@ -114,13 +120,15 @@ class Run:
             "loss": float(sums["loss"] / max(sums["weight"], 1e-9)),
             "learning_rate": float(step.schedule(self.plan.optimizer)(done - 1 - int(state.skipped))),
             "gradient_norm": float(sums["norm"] / max(sums["steps"], 1)),
-            "tokens_per_second": float(sums["tokens"] / (now - self.since)),
+            "tokens_per_second": (float(sums["tokens"]) - self.reported) / (now - self.since),
             "skipped": int(state.skipped),
         }
+        if self.mixing:
+            row["drafted_share"] = self.mixing.share
         said.write(done, "train", row)
         clock = datetime.timedelta(seconds=round(left))
         self.say(f"step {done}/{self.plan.optimizer.steps}: loss {row['loss']:.4f}, {row['tokens_per_second']:.0f} tokens/s, {clock} left")
-        self.since = now
+        self.since, self.reported = now, 0.0
         return state._replace(sums=step.everywhere(self.mesh, step.no_sums()))
 
     def _is_evaluated(self, done: int) -> bool:
@@ -136,14 +144,16 @@ class Run:
             score = row["tokens_per_pass"]
             overlap = " ".join(f"{one:.3f}" for one in row["overlap"])
             self.say(f"step {done}: {score:.3f} tokens a pass predicted on held-out prompts; overlap by place {overlap}")
-        kept.save(state, {"feed": self.feed.get_state(), "drawn": self.mixing.state if self.mixing else []}, score)
+        where = {"feed": self.feed.get_state(), "drawn": self.mixing.state if self.mixing else None, "digest": self.ready.digest}
+        kept.save(state, where, score)
         self.since += time.perf_counter() - began  # the next rate is that of training alone
 
     def _export(self, params: PyTree, summary: dict) -> dict:
-        figures = ("tokens_per_pass", "overlap", "rate")
+        figures, settings = ("tokens_per_pass", "overlap", "rate"), self.plan.resolved().items()
         card = {
             "Data": {name: ", ".join(f"{number} {what}" for what, number in counts.items()) for name, counts in self.ready.counts.items()},
             "Command": f"    {self.command}",
+            "Settings": "\n".join(f"    {name}: {json.dumps(value)}" for name, value in settings if name.startswith(OF_THE_CARD)),
             "Held-out prompts": {f"{name} {when}": summary[when][name] for name in figures for when in ("before", "after")},
         }
         where = self.workdir / "draft", self.ready.kind, params, self.ready.id_U, self.ready.target

@@ -261,21 +261,6 @@ class Weighted:
 ALL = (CE, ForwardKL, ReverseKL, JSD, TVD, NLA, LK, CEL1)
 
 
-def by_name(name: str, **numbers):
-    """A loss by its name, with its numbers, e.g. by_name("jsd", beta=0.1).
-
-    Raises:
-      ValueError: no loss has that name, or it takes other numbers.
-    """
-    known = {loss.name: loss for loss in ALL}
-    if name not in known:
-        raise ValueError(f"loss {name!r} is not one of {', '.join(known)}")
-    fields = [field.name for field in dataclasses.fields(known[name])]
-    for number in (number for number in numbers if number not in fields):
-        raise ValueError(f"loss {name!r} has no number {number!r}: it takes {', '.join(fields) or 'none'}")
-    return known[name](**numbers)
-
-
 # ---------------------------------------------------------------- of a batch
 
 

@@ -6,7 +6,7 @@ from its checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import jax
 import numpy as np
@@ -16,31 +16,36 @@ from specjax.training import on_policy
 from specjax.training.pack import Packed, pack
 from specjax.training.plan import OnPolicy
 from specjax.training.rows import Batch
-from specjax.training.scores import Rows, Teacher
+from specjax.training.scores import Teacher
 from specjax.types import Drafter
+
+DRAWING = 1  # makes the random numbers of a drawing others than those of a shard of the same number
 
 
 class Mixing:
-    """sources: rows whose texts are continued. length: tokens of a row. teacher: scores the part where batches come scored."""
+    """begun: texts that are continued, and how many tokens of each are its prompt, see `beginning`. length: tokens of a row. teacher:
+    scores the part where batches come scored. share: drafted tokens among the new ones of the last drawing."""
 
     def __init__(
-        self, settings: OnPolicy, target: LM, sources: Sequence[tuple[Rows, float]], length: int, seed: int, teacher: Teacher | None
+        self, settings: OnPolicy, target: LM, begun: Iterable[tuple[np.ndarray, int]], length: int, seed: int, teacher: Teacher | None
     ):
         self.settings, self.target, self.length, self.seed, self.teacher = settings, target, length, seed, teacher
         most = length - settings.new_tokens
-        self.begun = [text for rows, _ in sources for text in _texts(rows.packed) if text[1] <= most]
+        self.begun = [(token, prompt) for token, prompt in begun if prompt <= most]
         if not self.begun:
             raise ValueError(f"on_policy.new_tokens={settings.new_tokens} leaves no room in data.length={length} for any prompt")
         self.drawn: list[tuple[np.ndarray, np.ndarray]] = []
         self.rows: Packed | None = None
+        self.share = 0.0
 
     @property
-    def state(self) -> list:
-        """The texts as JSON: tokens, and how many of them are the prompt."""
-        return [[token.tolist(), int(np.sum(~mask))] for token, mask in self.drawn]
+    def state(self) -> dict:
+        """As JSON. texts: tokens, and how many of them are the prompt."""
+        return {"texts": [[token.tolist(), int(np.sum(~mask))] for token, mask in self.drawn], "share": self.share}
 
-    def set_state(self, texts: list) -> None:
-        self._hold([(np.asarray(token, np.int32), np.arange(len(token)) >= prompt) for token, prompt in texts])
+    def set_state(self, state: dict) -> None:
+        texts = [(np.asarray(token, np.int32), np.arange(len(token)) >= prompt) for token, prompt in state["texts"]]
+        self._hold(texts, state["share"])
 
     def due(self, number: int) -> bool:
         """Whether texts are drawn before step `number`, counted from 1."""
@@ -48,7 +53,7 @@ class Mixing:
 
     def draw(self, number: int, drafter: Drafter) -> None:
         """Texts of the draft as it is before step `number`."""
-        how, chance = self.settings, np.random.default_rng([self.seed, number])
+        how, chance = self.settings, np.random.default_rng([self.seed, number, DRAWING])
         chosen = chance.choice(len(self.begun), how.texts, replace=len(self.begun) < how.texts)
         prompts = [self._beginning(*self.begun[i], chance) for i in chosen]
         seed = int(chance.integers(2**32))
@@ -56,15 +61,15 @@ class Mixing:
         drawn = on_policy.draw(
             self.target, drafter, prompts, how.new_tokens, temperature=how.temperature, seed=seed, batch=batch, size=self.length
         )
-        self._hold(drawn.texts)
+        self._hold(drawn.texts, drawn.share)
 
     def _beginning(self, token: np.ndarray, prompt: int, chance: np.random.Generator) -> list[int]:
         """The prompt, and any part of what follows, but not its end."""
         last = min(len(token) - 1, self.length - self.settings.new_tokens)
         return token[: chance.integers(prompt, max(prompt, last) + 1)].tolist()
 
-    def _hold(self, texts: list) -> None:
-        self.drawn = texts
+    def _hold(self, texts: list, share: float) -> None:
+        self.drawn, self.share = texts, share
         self.rows = pack(texts, self.length)[0] if texts else None
 
     def mixed(self, number: int, batch: Batch) -> Batch:
@@ -77,9 +82,6 @@ class Mixing:
         return jax.tree.map(lambda all_B, new_B: np.concatenate([all_B[:-count], new_B.astype(all_B.dtype)]), batch, part)
 
 
-def _texts(packed: Packed):
-    """(tokens, how many of them stand before the first that is to be learnt) of every text."""
-    for token_T, mask_T, segment_T in zip(packed.token_NT, packed.mask_NT, packed.segment_NT, strict=True):
-        for n in range(1, segment_T.max() + 1):
-            here = segment_T == n
-            yield token_T[here], max(1, int(np.argmax(mask_T[here])))
+def beginning(token: np.ndarray, mask: np.ndarray, length: int) -> tuple[np.ndarray, int]:
+    """A text within a row of `length` tokens, and how many of them stand before the first that is to be learnt."""
+    return token[:length], max(1, int(np.argmax(mask)))

@@ -52,14 +52,6 @@ class Eagle3Draft:
         return eagle3.over(target, self.vocab, self.taps, self.places, self.train_head)
 
 
-@dataclasses.dataclass(frozen=True)
-class Shards:
-    """A folder of shards that are there already. share: of this source among the rows."""
-
-    path: str
-    share: float = 1.0
-
-
 class Source(NamedTuple):
     """A part of the data: its settings, and the function that makes its shards of them."""
 

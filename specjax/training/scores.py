@@ -30,6 +30,7 @@ from specjax.training.targets import TargetLaw
 
 LOGITS_BYTES = 2**26  # of logits that are in memory at once
 SHARD_BYTES = 2**28
+BATCH = 8  # rows that are scored at once for the disk: what is kept does not hang on the batch of a training step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,9 +113,9 @@ class Kept:
         return features, TargetLaw(np.asarray(record["p"]), record["id"].astype(np.int32), np.asarray(record["rest"]))
 
 
-def keep(packed: Packed, teacher: Teacher, folder: str | Path, batch: int, progress: Callable[[str], None]) -> Kept:
-    """Make what is missing of the features and laws of these rows, `batch` at a time, and say a line a shard. Other rows, another target
-    or other taps have a folder of their own within the folder.
+def keep(packed: Packed, teacher: Teacher, folder: str | Path, progress: Callable[[str], None]) -> Kept:
+    """Make what is missing of the features and laws of these rows, and say a line a shard. Other rows, another target or other taps have a
+    folder of their own within the folder.
 
     Raises:
       ValueError: no `top` says what a law is cut to.
@@ -124,8 +125,8 @@ def keep(packed: Packed, teacher: Teacher, folder: str | Path, batch: int, progr
         raise ValueError("cache=True needs top: the tokens of a law that are kept")
     kind = _record(teacher, packed.token_NT.shape[1])
     digest = hashlib.sha256(b"".join(np.ascontiguousarray(x_NT).tobytes() for x_NT in packed)).hexdigest()
-    each = max(1, SHARD_BYTES // (kind.itemsize * batch)) * batch
-    settings = {"rows": digest, "taps": teacher.taps, "top": teacher.top, "batch": batch, "each": each}
+    each = max(1, SHARD_BYTES // (kind.itemsize * BATCH)) * BATCH
+    settings = {"rows": digest, "taps": teacher.taps, "top": teacher.top, "batch": BATCH, "each": each}
     made = shards.made_by("scores", settings, teacher.target)
     store = Folder(Path(folder) / Folder(folder, made).fingerprint[:16], made)
     count = -(-len(packed.token_NT) // each)
@@ -133,7 +134,7 @@ def keep(packed: Packed, teacher: Teacher, folder: str | Path, batch: int, progr
         entries = store.entries()
         for n in range(len(entries), count):
             part = Packed(*(x_NT[n * each : (n + 1) * each] for x_NT in packed))
-            records = _score_all(part, teacher, batch, kind)
+            records = _score_all(part, teacher, kind)
             store.add(entries, ".npy", lambda file, records=records: np.save(file, records), rows=len(records))
             progress(f"scores {n + 1}/{count}: {len(records)} rows, {records.nbytes / 2**20:.0f} MB")
     return Kept([store.path / entry["name"] for entry in entries])
@@ -146,16 +147,16 @@ def _record(teacher: Teacher, length: int) -> np.dtype:
     return np.dtype([features, ("p", np.float32, (length, top)), ("id", number, (length, top)), ("rest", np.float32, (length,))])
 
 
-def _score_all(packed: Packed, teacher: Teacher, batch: int, kind: np.dtype) -> np.ndarray:
+def _score_all(packed: Packed, teacher: Teacher, kind: np.dtype) -> np.ndarray:
     count = len(packed.token_NT)
     records = np.zeros(count, kind)
-    for begin in range(0, count, batch):
-        chosen = np.arange(begin, begin + batch) % count  # the last batch is filled up, so that it compiles nothing
+    for begin in range(0, count, BATCH):
+        chosen = np.arange(begin, begin + BATCH) % count  # the last batch is filled up, so that it compiles nothing
         scored = jax.device_get(teacher(Batch(*(x_NT[chosen] for x_NT in packed))))
-        here = records[begin : begin + batch]
+        here = records[begin : begin + BATCH]
         values = {"feature": scored.features, "p": scored.law.p_XN, "id": scored.law.id_XN, "rest": scored.law.rest_X}
         if not all(np.all(np.isfinite(x)) for x in [*scored.features, scored.law.p_XN, scored.law.rest_X]):
-            raise FloatingPointError(f"{teacher.target.source}: features or laws of rows {begin} .. {begin + batch - 1} are not finite")
+            raise FloatingPointError(f"{teacher.target.source}: features or laws of rows {begin} .. {begin + len(here) - 1} are not finite")
         for tap, x_BTD in enumerate(values.pop("feature")):
             here["feature"][:, tap] = x_BTD[: len(here)].astype(ml_dtypes.bfloat16).view(np.uint16)
         for name, x in values.items():

@@ -40,6 +40,17 @@ class SelfPrompted(Answering):
         if not self.temperature > 0:
             raise ValueError(f"temperature={self.temperature} must be above 0: at 0 all messages are one")
 
+    def check(self, target: LM, exclude: Sequence[str]) -> None:
+        """What can be refused before anything is made."""
+        self.begun(target, *template(target))
+
+    def begun(self, target: LM, before: list[int], after: list[int]) -> list[list[int]]:
+        """Token ids of the openings."""
+        openings = [_within(target, opening, before, after) for opening in self.openings]
+        if long := [text for text, tokens in zip(self.openings, openings, strict=True) if len(tokens) >= self.max_tokens]:
+            raise ValueError(f"openings: {long[0]!r} leaves no room in a message of max_tokens={self.max_tokens}")
+        return openings
+
 
 def make(plan: SelfPrompted, target: LM, folder: str | Path, progress: Callable[[str], None], exclude: Sequence[str] = (), seed: int = 0):
     """Shards of texts: template, message and answer, of which the answer is to be learnt. Returns the folder.
@@ -49,9 +60,7 @@ def make(plan: SelfPrompted, target: LM, folder: str | Path, progress: Callable[
     """
     before, after = template(target)
     control = {token for token in before + after if not target.tokenizer.decode([token])}
-    openings = [_within(target, opening, before, after) for opening in plan.openings]
-    if long := [text for text, tokens in zip(plan.openings, openings, strict=True) if len(tokens) >= plan.max_tokens]:
-        raise ValueError(f"openings: {long[0]!r} leaves no room in a message of max_tokens={plan.max_tokens}")
+    openings = plan.begun(target, before, after)
     held, longest = held_out(target.tokenizer, exclude), len(before) + plan.max_tokens
     asker = Decoder(target, sampling=Sampling(temperature=plan.temperature, top_p=plan.top_p), seed=seed)
     answer = Answerer(plan, target, longest + len(after), seed)

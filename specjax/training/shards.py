@@ -38,8 +38,17 @@ class Text(NamedTuple):
 
 def made_by(name: str, settings: dict, target: LM) -> dict:
     """What all shards of a folder hang on, as JSON: a folder that was made by anything else is refused."""
-    weights = target.sha256 or target.source
-    return json.loads(json.dumps({"name": name, **settings, "target": weights, "dtype": str(target.dtype)}))
+    return json.loads(json.dumps({"name": name, **settings, "target": weights(target), "dtype": str(target.dtype)}))
+
+
+def weights(target: LM) -> str:
+    """By which a target is known again."""
+    return target.sha256 or target.source
+
+
+def made(path: str | Path) -> dict:
+    """What the shards of a folder hang on, as its index says; empty where there is none."""
+    return (_index(Path(path)) or {}).get("made", {})
 
 
 class Folder:

@@ -21,7 +21,7 @@ from specjax.types import Array, PyTree
 
 
 class State(NamedTuple):
-    """What training changes. sums: of the steps since the last report."""
+    """What training changes. sums: of the steps since the last report; of `steps` only those that had something to learn from."""
 
     params: PyTree
     optimizer: PyTree
@@ -117,7 +117,7 @@ def train(program: Program, fixed: Fixed, state: State, batch: rows.Batch) -> St
         functools.partial(jnp.where, good), (optax.apply_updates(state.params, updates), changed), (state.params, state.optimizer)
     )
     tokens = jnp.sum(batch.segment_BT > 0, dtype=jnp.float32)
-    said = {"loss": total, "weight": weight, "tokens": tokens, "norm": norm, "steps": jnp.ones_like(norm)}
+    said = {"loss": total, "weight": weight, "tokens": tokens, "norm": norm, "steps": counted.astype(jnp.float32)}
     new = State(
         params=params,
         optimizer=optimizer_,

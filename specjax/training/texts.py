@@ -40,6 +40,12 @@ class Texts(Filters):
         if not self.files:
             raise ValueError("files is missing: name text files, or patterns of their names")
 
+    def check(self, target: LM, exclude: Sequence[str]) -> None:
+        """What can be refused before anything is made."""
+        if target.tokenizer is None:
+            raise ValueError(f"{target.source} has no tokenizer: texts need one")
+        named(self.files)
+
 
 def make(plan: Texts, target: LM, folder: str | Path, progress: Callable[[str], None], exclude: Sequence[str] = (), seed: int = 0):
     """Shards of pieces, in the order of the files' names. Returns the folder. seed: nothing is drawn here.
@@ -47,8 +53,7 @@ def make(plan: Texts, target: LM, folder: str | Path, progress: Callable[[str], 
     Raises:
       ValueError: a pattern fits no file, a file is not UTF-8, or the folder was made by other settings.
     """
-    if target.tokenizer is None:
-        raise ValueError(f"{target.source} has no tokenizer: texts need one")
+    plan.check(target, exclude)
     files = {file: file.read_bytes() for file in named(plan.files)}
     encode, held = target.tokenizer.encode, held_out(target.tokenizer, exclude)
     pieces = [np.asarray(x, np.int32) for file, data in files.items() for x in cut(_text(file, data), encode, plan.max_tokens)]

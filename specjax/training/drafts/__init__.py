@@ -1,8 +1,12 @@
-"""The kinds of draft that can be trained, one a file. All that the trainer, the evaluation and the export know of a kind is `Kind`."""
+"""The kinds of draft that can be trained, one a file. All that the trainer and the evaluation know of a kind is `Kind`.
+
+A new one is a file here, and a line or a few elsewhere: its settings in `plan`, its name in `build_training.DRAFTS`, how its
+folder is written in `export`, and how that is read in `specjax.models.load.drafts.KINDS` and `specjax.trained`.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,6 +19,7 @@ class Kind(Protocol):
     """A frozen, hashable dataclass of settings. `params` are trained, `frozen` is used with them and never changes: both nested dicts."""
 
     name: str
+    model: Any  # the draft's functions, by the config of which it is exported
     taps: tuple[int, ...]  # layers of the target whose output it reads
     places: int  # of a draft, that training and evaluation see
 
