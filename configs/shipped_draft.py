@@ -14,17 +14,17 @@ from ml_collections.config_dict import placeholder
 DRAFT = dict(name="trained", path=str(Path(__file__).parents[1] / "drafts" / "smollm2-135m-instruct"), most=4)
 NGRAM = dict(name="ngram", most=7)
 BOTH = dict(name="combined", first=NGRAM, second=DRAFT)
-SURE = dict(name="confidence", threshold=0.5)
+SURE = dict(name="confidence", threshold=0.35)
 NARROW, WIDE = (1, 2, 3, 5), (1, 3, 5, 8)
 ARMS = {
-    "ngram": dict(drafter=NGRAM, length="match"),
+    "ngram": dict(drafter=dict(NGRAM, per_match=1.75), length="match"),
     "draft K=1": dict(drafter=DRAFT, length=dict(name="fixed", k=1), ladder=NARROW),
     "draft K=2": dict(drafter=DRAFT, length=dict(name="fixed", k=2), ladder=NARROW),
     "draft K=4": dict(drafter=DRAFT, length=dict(name="fixed", k=4), ladder=NARROW),
     "draft sure": dict(drafter=DRAFT, length=SURE, ladder=NARROW),
     "draft optimal": dict(drafter=DRAFT, length="optimal", ladder=NARROW),
-    "ngram, draft sure": dict(drafter=BOTH, length=SURE, ladder=WIDE),
-    "ngram, draft optimal": dict(drafter=BOTH, length="optimal", ladder=WIDE),
+    "ngram+draft sure": dict(drafter=BOTH, length=SURE, ladder=WIDE),
+    "ngram+draft optimal": dict(drafter=BOTH, length="optimal", ladder=WIDE),
 }
 
 
@@ -38,7 +38,7 @@ def get_config() -> ConfigDict:
     )
     config.prompts = ConfigDict(dict(source="own", quick=False, limit=placeholder(int), categories=placeholder(tuple), chat=True))
     config.arms = tuple(copy.deepcopy(dict(name=name, sampling=dict(temperature=0.0), **parts)) for name, parts in ARMS.items())
-    config.max_new_tokens = 96
+    config.max_new_tokens = 64
     config.seed = 0
     config.batch = 1
     config.repeats = 1
