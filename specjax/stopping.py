@@ -25,7 +25,7 @@ def leave(module: str, workdir: Path, why: str, kept: str, code: int):
 
 def of_the_machine(error: Exception) -> bool:
     """Whether the machine failed, or a part that plugs in (`Decoder.output` names it); all else is a bug and shows where."""
-    if isinstance(error, jax.errors.JaxRuntimeError):
+    if isinstance(error, jax.errors.JaxRuntimeError | ValueError):  # a ValueError of Orbax, where a disk is full
         return str(error).startswith(DEVICE_FAILED)
     return isinstance(error, OSError | MemoryError) or type(error) is RuntimeError
 

@@ -19,8 +19,9 @@ from specjax.bench.records import Workdir
 from specjax.command import CONFIG, fail, note, one_line, say
 from specjax.report import trained
 from specjax.stopping import WORKDIR, default_workdir, of_the_machine, this_command
-from specjax.training import prepare
+from specjax.training import metrics, prepare
 from specjax.training.checkpoint import steps_kept
+from specjax.training.export import check_free
 from specjax.training.loop import Run
 
 flags.adopt_module_key_flags(command)
@@ -61,6 +62,10 @@ def checked(workdir: Workdir) -> tuple:
     """All that can be refused before anything is written is refused here."""
     plan = build_training.plan(CONFIG.value)
     workdir.check(plan.resolved())
+    check_free(workdir.path / "draft")
+    begun = [row for row in metrics.read(workdir.path) if row["kind"] == "evaluate" and row["step"] == 0]
+    if steps_kept(workdir.path) is not None and not begun:
+        raise ValueError(f"{workdir.path} holds a checkpoint and no metrics of its first evaluation: name another --workdir")
     return plan, *prepare.loaded(plan)
 
 

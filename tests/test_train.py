@@ -174,6 +174,24 @@ def test_bad_input_is_one_line_and_nothing_is_written(args, main, tmp_path, caps
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("draft/mine.txt", "keep me", "draft is there and holds no exported draft: name another folder"),
+        ("draft/config.json", "{", "config.json: not JSON"),
+        ("metrics.jsonl", "7\n", "metrics.jsonl:1: must be a JSON object, not int"),
+        ("metrics.jsonl", '{"a": 1}\n', "metrics.jsonl:1: b'{\"a\": 1}\\n' is no line of a training run"),
+        ("checkpoints/4/state", "", "holds a checkpoint and no metrics of its first evaluation: name another --workdir"),
+    ],
+)
+def test_what_is_in_the_way_is_refused_before_training(main, tmp_path, capsys, file, text, said):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    assert said in refused(main, capsys, tmp_path)
+    assert path.read_text() == text and not (tmp_path / "data").exists()
+
+
 def test_another_config_in_the_folder_of_a_run_is_refused(main, tmp_path, capsys):
     Workdir(tmp_path).write("config.json", build_training.plan(tiny_training.get_config()).resolved())
     said = refused(main, capsys, tmp_path, "--config.optimizer.steps=13", "--config.data.top=9")

@@ -6,8 +6,9 @@
     python -m specjax.run --config=experiments/distillation/compare.py --workdir=runs/distillation/compare
     python experiments/distillation/report.py runs/distillation/compare
 
-All variants read one folder of data, which the first run makes. One value runs it larger, on one accelerator: config.py:lk@accelerator.
-Drafts, prompts and data are those of configs/distill_smollm2.py, from which this differs only in what VARIANTS and BUDGETS say.
+All variants read one folder of data, that of the repository. One value runs it larger, on one accelerator, with data that the first run
+makes: config.py:lk@accelerator. Drafts, prompts and data are those of configs/distill_smollm2.py, from which this differs only in what
+VARIANTS and BUDGETS say.
 """
 
 import runpy
@@ -16,7 +17,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 DISTILL = runpy.run_path(str(Path(__file__).parents[2] / "configs" / "distill_smollm2.py"))
-FOLDER = "runs/distillation/data"
+FOLDER = "runs/distillation/data"  # of the accelerator
 VARIANTS = {  # what differs from lk, the loss that the shipped draft was trained with
     "before": dict(steps=1, learning_rate=1e-12),  # the draft as it begins
     "lk": {},
@@ -27,7 +28,7 @@ VARIANTS = {  # what differs from lk, the loss that the shipped draft was traine
     "half": dict(share=2),
     "quarter": dict(share=4),
 }
-BUDGETS = {"laptop": dict(steps=400, every=100), "accelerator": dict(steps=20_000, every=1000)}
+BUDGETS = {"laptop": dict(steps=250, every=50), "accelerator": dict(steps=20_000, every=1000)}
 
 
 def get_config(what: str = "lk") -> ConfigDict:
@@ -35,7 +36,7 @@ def get_config(what: str = "lk") -> ConfigDict:
     chosen, budget, config = VARIANTS[variant], BUDGETS[size or "laptop"], DISTILL["get_config"](size or "laptop")
     steps = chosen.get("steps", budget["steps"])
     with config.unlocked():
-        config.data.folder = FOLDER
+        config.data.folder = config.data.folder or FOLDER
         made = [s for s in config.data.sources if s["name"] == "self_prompted"]  # of shards that are there already half is not to be had
         config.data.sources = tuple({**s, "shards": max(1, s["shards"] // chosen.get("share", 1))} for s in made)
         config.loss = (dict(name=chosen.get("loss", "lk"), weight=1.0),)

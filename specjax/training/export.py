@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from specjax.lm import LM
 from specjax.models.config import ModelConfig
 from specjax.models.eagle3 import Eagle3Config
-from specjax.models.load import drafts, eagle3, names_eagle3, reduced
+from specjax.models.load import drafts, eagle3, fields, names_eagle3, reduced
 from specjax.models.load.readers import ACTIVATIONS
 from specjax.training.drafts import Kind
 
@@ -39,7 +39,7 @@ def export(
       ValueError: the folder holds something else, or the draft has parts that its layout has no place for.
     """
     folder, eagle = Path(folder), isinstance(kind.model.config, Eagle3Config)
-    _check_free(folder)
+    check_free(folder)
     params = jax.tree.map(lambda x: np.asarray(x).astype(dtype), params)
     tensors = names_eagle3.published(kind.model.config, params) if eagle else _flat(params)
     tensors |= reduced.tensors(id_U, target.model.config.vocab)
@@ -58,10 +58,10 @@ def export(
     return folder
 
 
-def _check_free(folder: Path) -> None:
-    """Nothing that is not an earlier export may be lost."""
+def check_free(folder: Path) -> None:
+    """Nothing that is not an earlier export may be lost. ValueError says what is in the way."""
     config = folder / "config.json"
-    if folder.exists() and any(folder.iterdir()) and not (config.exists() and "specjax" in json.loads(config.read_text())):
+    if folder.exists() and any(folder.iterdir()) and not (config.exists() and "specjax" in fields.parse(config.read_bytes(), str(config))):
         raise ValueError(f"{folder} is there and holds no exported draft: name another folder")
 
 

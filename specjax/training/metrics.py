@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tensorboardX import SummaryWriter
 
+from specjax.models.load import fields
+
 
 class Metrics:
     """The metrics of a run's folder. step: of the checkpoint from which it goes on, -1 without one; what was said after it is taken back,
@@ -38,12 +40,18 @@ class Metrics:
 
 
 def read(folder: Path) -> Iterator[dict]:
-    """The lines of a run; the half one of a run that was killed is left out."""
+    """The lines of a run; the half one of a run that was killed is left out.
+
+    Raises:
+      ValueError: a line is none of ours; says which.
+    """
     path = folder / "metrics.jsonl"
-    if path.exists():
-        for line in path.read_bytes().splitlines(keepends=True):
-            if line.endswith(b"\n"):
-                yield json.loads(line)
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else (), start=1):
+        if line.endswith(b"\n"):
+            row = fields.parse(line, f"{path}:{number}")
+            if not {"step", "kind"} <= row.keys():
+                raise ValueError(f"{path}:{number}: {line[:50]!r} is no line of a training run")
+            yield row
 
 
 def _line(row: dict) -> str:
