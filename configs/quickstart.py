@@ -2,7 +2,7 @@
 
     python -m specjax.run --config=configs/quickstart.py
 
-Time: three minutes on two cores once installed. Expect: greedy and coupled arms equal to their plain arms, up to ties; n-gram
+Time: five minutes on two cores once installed. Expect: greedy and coupled arms equal to their plain arms, up to ties; n-gram
 drafts by match gain about 1.4 times greedy and 1.15 to 1.2 times sampled.
 """
 

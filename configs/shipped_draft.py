@@ -2,7 +2,7 @@
 
     python -m specjax.run --config=configs/shipped_draft.py
 
-Time: 12 minutes on two cores. Expect: README, "A draft that ships".
+Time: 10 minutes on two cores. Expect: README, "A draft that ships".
 """
 
 import copy
