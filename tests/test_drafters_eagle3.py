@@ -138,6 +138,16 @@ def test_each_row_of_a_combined_draft_asks_its_own_drafter():
     np.testing.assert_array_equal(trace.token_BNM[1, 0, 1:4], expected.trace.token_BNM[1, 0, 1:4])
 
 
+def test_a_draft_of_a_shorter_context_stops_drafting_at_its_end():
+    drafter = tiny_eagle.drafter()
+    short = dataclasses.replace(drafter.model.config, base=dataclasses.replace(drafter.model.config.base, max_positions=16))
+    drafter = dataclasses.replace(drafter, model=dataclasses.replace(drafter.model, config=short))
+    out = specjax.generate(tiny_eagle.target(), PROMPTS, drafter=drafter, max_new_tokens=24, ladder=(4,))
+    assert out.token_ids == plain(Sampling())
+    ends = (out.trace.root_BN + out.trace.drafted_BN)[out.trace.drafted_BN > 0]
+    assert ends.max() == 16  # drawn after position 15, and never read
+
+
 def test_what_does_not_fit_is_refused_in_a_line():
     target, drafter = tiny_eagle.target(), tiny_eagle.drafter(reduced=100)
     wrong = lambda **parts: dataclasses.replace(drafter, model=dataclasses.replace(drafter.model, config=tiny_eagle.config(**parts)))
