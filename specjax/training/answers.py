@@ -26,8 +26,8 @@ from specjax.training.shards import Folder, Text
 @dataclasses.dataclass(frozen=True)
 class Answering(Filters):
     """How the target answers. answer_tokens: at most. answer_temperature: of answers, one or several; answer_share: how often each is
-    taken (None: equally often). cut: keep answers that the budget cut. batch: rows of the decode loop. share: of this source among the
-    rows that are trained on."""
+    taken (None: equally often). cut: keep answers that the budget cut. batch: rows of the decode loop. share: how often each row of
+    this source is read beside those of other sources, see `specjax.training.feed`."""
 
     answer_tokens: int = 192
     answer_temperature: tuple[float, ...] = (0.0,)
@@ -54,7 +54,7 @@ class Answering(Filters):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answers(Answering):
     """Answers to a prompt set. prompts, limit, categories: as `specjax.prompts.load` takes them. chat: through the target's template.
-    texts: prompts of a shard. min_tokens and max_tokens are of the prompt."""
+    texts: prompts of a shard. The filters look at the prompt without its template, which all prompts have in common."""
 
     prompts: str
     limit: int | None = None
@@ -86,15 +86,16 @@ def make(plan: Answers, target: LM, folder: str | Path, progress: Callable[[str]
       ValueError: the prompts cannot be read or encoded, or the folder was made by other settings.
     """
     given, encoded = plan.asked(), plan.encoded(target)
+    bare = dataclasses.replace(plan, chat=False).encoded(target)
     held = held_out(target.tokenizer, exclude)
-    longest = max((len(tokens) for tokens in encoded if len(tokens) <= plan.max_tokens), default=1)
+    longest = max((len(asked) for asked, tokens in zip(encoded, bare, strict=True) if len(tokens) <= plan.max_tokens), default=1)
     answer = Answerer(plan, target, longest, seed)
 
     def one(n: int, seen: set[int]) -> tuple[list[Text], Counter]:
         sieve, asked = Sieve(plan, held, seen), []
         for i in range(n * plan.texts, min((n + 1) * plan.texts, len(given))):
             sieve.dropped.update({"later turn": len(given[i].turns) - 1} if len(given[i].turns) > 1 else {})
-            if key := sieve.admit(encoded[i], given[i].turns[0]):
+            if key := sieve.admit(bare[i], given[i].turns[0]):
                 asked.append((encoded[i], given[i].id, key))
         return answer(n, asked, sieve), sieve.dropped
 

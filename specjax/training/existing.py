@@ -19,7 +19,7 @@ from specjax.training.filters import HELD, grams, held_out
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """path: the folder. share: of this source among the rows."""
+    """path: the folder. share: how often each row is read beside those of other sources."""
 
     path: str
     share: float = 1.0

@@ -1,4 +1,5 @@
-"""Batches without end, read through Grain: each source shuffled anew in every round through it, sources mixed by their shares.
+"""Batches without end, read through Grain: each source shuffled anew in every round through it, sources mixed by their sizes
+and shares.
 
 Nothing is drawn that the seed and the number of the batch do not decide, so where the iterator stands is one number
 (`get_state`, `set_state`) and a run that goes on from there sees the same batches.
@@ -17,7 +18,8 @@ ALONE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)  # rows are in 
 
 
 def feed(sources: Sequence[tuple[Rows, float]], batch: int, seed: int) -> grain.DatasetIterator:
-    """An iterator of `specjax.training.rows.Batch` of NumPy arrays. sources: rows, and their share of all rows that are read.
+    """An iterator of `specjax.training.rows.Batch` of NumPy arrays. sources: rows, and how often each of them is read beside the
+    rows of the others: with equal shares every row of every source as often.
 
     Raises:
       ValueError: a share is not above 0.
@@ -26,5 +28,5 @@ def feed(sources: Sequence[tuple[Rows, float]], batch: int, seed: int) -> grain.
         raise ValueError(f"share={wrong[0]} must be above 0")
     order = np.random.SeedSequence(seed).generate_state(len(sources)).tolist()
     endless = [grain.MapDataset.source(rows).shuffle(seed=order[i]).repeat() for i, (rows, _) in enumerate(sources)]
-    mixed = grain.MapDataset.mix(endless, [share for _, share in sources])
+    mixed = grain.MapDataset.mix(endless, [share * len(rows) for rows, share in sources])
     return iter(mixed.batch(batch).to_iter_dataset(ALONE))

@@ -25,7 +25,8 @@ BORDERS = r"(?<=\n\n)(?!\n)", r"(?<=\n)"  # where a paragraph begins, where a li
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Texts(Filters):
-    """files: patterns of their names. max_tokens: of a piece. texts: pieces of a shard. share: of this source among the rows."""
+    """files: patterns of their names. max_tokens: of a piece. texts: pieces of a shard. share: how often each row is read beside
+    those of other sources."""
 
     min_tokens: int = 16
     max_tokens: int = 512
