@@ -29,9 +29,10 @@ LONG = (
     "Translate this paragraph into English:\n\n", "Here is a text about ", "Here is an article:\n\n",
 )  # fmt: skip
 DATA = "experiments/distillation/data"
+MORE = "early", "tasks", "back"  # of the same recipe with longer messages and answers; of experiments/distillation/tasks.py
 SIZES = {  # (shards of free and of long messages, texts a shard, rows of the decode loop), (steps, rows a step, learning rate), evaluations
     "smoke": ((1, 1, 6, 4), (4, 2, 2e-3), 2),  # does it run: minutes, and good for nothing else
-    "laptop": ((15, 3, 160, 32), (800, 8, 2e-3), 100),  # two cores: an hour with the data that are here
+    "laptop": ((27, 3, 160, 32), (1600, 8, 2e-3), 200),  # two cores: an hour with the data that are here
     "accelerator": ((400, 200, 2048, 512), (60_000, 64, 1e-3), 2000),  # one GPU: about a hundred million tokens of answers
 }
 
@@ -61,7 +62,7 @@ def get_config(size: str = "laptop") -> ConfigDict:
             sources=(
                 dict(shards=free, openings=FREE, max_tokens=90, **answers),
                 dict(shards=long, openings=LONG, max_tokens=200, **answers),
-                *([dict(name="shards", path=f"{DATA}/early")] if laptop else []),  # of the same recipe, with longer messages and answers
+                *([dict(name="shards", path=f"{DATA}/{name}") for name in MORE] if laptop else []),
             ),
             length=256,
             exclude=("own", "humaneval", VALIDATION),

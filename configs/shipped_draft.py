@@ -12,12 +12,12 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 DRAFT = dict(name="trained", path=str(Path(__file__).parents[1] / "drafts" / "smollm2-135m-instruct"), most=4)
-NGRAM = dict(name="ngram", most=7)
+NGRAM = dict(name="ngram", most=7, per_match=1.75)
 BOTH = dict(name="combined", first=NGRAM, second=DRAFT)
 SURE = dict(name="confidence", threshold=0.35)
 NARROW, WIDE = (1, 2, 3, 5), (1, 3, 5, 8)
 ARMS = {
-    "ngram": dict(drafter=dict(NGRAM, per_match=1.75), length="match"),
+    "ngram": dict(drafter=NGRAM, length="match"),
     "draft K=1": dict(drafter=DRAFT, length=dict(name="fixed", k=1), ladder=NARROW),
     "draft K=2": dict(drafter=DRAFT, length=dict(name="fixed", k=2), ladder=NARROW),
     "draft K=4": dict(drafter=DRAFT, length=dict(name="fixed", k=4), ladder=NARROW),
