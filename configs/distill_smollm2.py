@@ -32,7 +32,7 @@ DATA = "experiments/distillation/data"
 MORE = "early", "tasks", "back"  # of the same recipe with longer messages and answers; of experiments/distillation/tasks.py
 SIZES = {  # (shards of free and of long messages, texts a shard, rows of the decode loop), (steps, rows a step, learning rate), evaluations
     "smoke": ((1, 1, 6, 4), (4, 2, 2e-3), 2),  # does it run: minutes, and good for nothing else
-    "laptop": ((27, 3, 160, 32), (1600, 8, 2e-3), 200),  # two cores: an hour with the data that are here
+    "laptop": ((27, 3, 160, 32), (1200, 8, 2e-3), 200),  # two cores: an hour with the data that are here
     "accelerator": ((400, 200, 2048, 512), (60_000, 64, 1e-3), 2000),  # one GPU: about a hundred million tokens of answers
 }
 

@@ -21,9 +21,9 @@ NGRAM = dict(name="ngram", most=7)
 DRAFT = dict(name="trained", path=str(Path(__file__).parents[1] / "drafts" / "smollm2-135m-instruct"), most=4)  # ships with specjax
 TRAINED = {  # the draft alone, and where no n-gram matches; it drafts on while it is sure
     "draft": dict(drafter=DRAFT, ladder=(1, 2, 3, 5)),
-    "ngram+draft": dict(drafter=dict(name="combined", first=NGRAM, second=DRAFT), ladder=(1, 3, 5, 8)),
+    "ngram+draft": dict(drafter=dict(name="combined", first=dict(per_match=2.5, **NGRAM), second=DRAFT), ladder=(1, 3, 5, 8)),
 }
-SURE = dict(name="confidence", threshold=0.35)
+SURE = dict(name="confidence", threshold=0.4)
 LENGTHS = {  # by match: a longer match is trusted for more tokens
     "K=3": dict(drafter=NGRAM, length=dict(name="fixed", k=3)),
     "K=7": dict(drafter=NGRAM, length=dict(name="fixed", k=7)),

@@ -12,9 +12,9 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 DRAFT = dict(name="trained", path=str(Path(__file__).parents[1] / "drafts" / "smollm2-135m-instruct"), most=4)
-NGRAM = dict(name="ngram", most=7, per_match=1.75)
+NGRAM = dict(name="ngram", most=7, per_match=2.5)
 BOTH = dict(name="combined", first=NGRAM, second=DRAFT)
-SURE = dict(name="confidence", threshold=0.35)
+SURE = dict(name="confidence", threshold=0.4)
 NARROW, WIDE = (1, 2, 3, 5), (1, 3, 5, 8)
 ARMS = {
     "ngram": dict(drafter=NGRAM, length="match"),
@@ -22,9 +22,9 @@ ARMS = {
     "draft K=2": dict(drafter=DRAFT, length=dict(name="fixed", k=2), ladder=NARROW),
     "draft K=4": dict(drafter=DRAFT, length=dict(name="fixed", k=4), ladder=NARROW),
     "draft sure": dict(drafter=DRAFT, length=SURE, ladder=NARROW),
-    "draft optimal": dict(drafter=DRAFT, length="optimal", ladder=NARROW),
+    "draft optimal": dict(drafter=DRAFT, length=dict(name="optimal", rate=0.4, weight=6.0), ladder=NARROW),
     "ngram+draft sure": dict(drafter=BOTH, length=SURE, ladder=WIDE),
-    "ngram+draft optimal": dict(drafter=BOTH, length="optimal", ladder=WIDE),
+    "ngram+draft optimal": dict(drafter=BOTH, length=dict(name="optimal", rate=0.5, weight=6.0), ladder=WIDE),
 }
 
 

@@ -23,7 +23,7 @@ def get_config(runs: str = "runs/distillation") -> ConfigDict:
         for path in sorted(Path(runs).glob("*/draft"))
         for s, sampling in SAMPLINGS.items()
     )
-    config.max_new_tokens = 64
+    config.max_new_tokens = 40
     config.seed = 0
     config.batch = 1
     config.repeats = 1
