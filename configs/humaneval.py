@@ -24,6 +24,8 @@ def get_config() -> ConfigDict:
     config.max_new_tokens = 128
     config.seed = 0
     config.batch = 1
+    config.mesh = placeholder(str)  # all devices: "data:2,model:4", see docs/scaling.md
+    config.split_drafts = False
     config.repeats = 1
     config.ignore_eos = True
     return config.lock()

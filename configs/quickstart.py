@@ -52,6 +52,8 @@ def get_config() -> ConfigDict:
     config.logprobs = False
     config.seed = 0
     config.batch = 1
+    config.mesh = placeholder(str)  # all devices: "data:2,model:4", see docs/scaling.md
+    config.split_drafts = False
     config.repeats = 1
     config.samples = 1
     config.refill = False  # rows of a batch take the next prompt as they finish

@@ -14,11 +14,11 @@ import numpy as np
 
 from specjax import parts, refill
 from specjax.decoder import BUCKET, Decoder, Output, budgets_of, ids_of
-from specjax.lm import LM, load
+from specjax.lm import LM, load, place
 from specjax.parts import as_drafter
 from specjax.state import RUNNING, State
 
-__all__ = ["BUCKET", "LM", "Decoder", "Output", "as_drafter", "encode", "generate", "load", "sample_id", "stream"]
+__all__ = ["BUCKET", "LM", "Decoder", "Output", "as_drafter", "encode", "generate", "load", "place", "sample_id", "stream"]
 
 
 def generate(

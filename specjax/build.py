@@ -3,6 +3,7 @@
     target  source, dtype                 prompts  source, limit, quick, categories, chat
     arms    a list of: name, drafter, rule, length, sampling, draft_sampling, ladder
     max_new_tokens, min_new_tokens, stop, forbidden, processors, logprobs, seed, batch, repeats, samples, refill, ignore_eos
+    mesh, split_drafts: see `specjax.sharding`
     record_laws  True, or a mapping of every, drafts, megabytes
 
 A drafter, rule or length is a name, a dotted path to your own (`package.module:Thing`), or a mapping of `name` (either) with its
@@ -21,7 +22,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from specjax import rules, sampling, shapes
+from specjax import rules, sampling, shapes, sharding
 from specjax.bench.loading import load
 from specjax.bench.plan import (
     WITH_WEIGHTS,
@@ -87,6 +88,14 @@ def _check_effect(plan: Plan) -> None:
     sampled = all(arm.sampling.temperature is not None for arm in with_plain_arms(plan.arms))
     if plan.min_new_tokens and plan.ignore_eos and sampled and not plan.stop:
         raise ValueError(f"config.min_new_tokens={plan.min_new_tokens} changes nothing: every arm ignores EOS, and there is no stop string")
+    if plan.mesh is not None:
+        data, model = sharding.shape_of(plan.mesh)
+        if plan.batch % data:
+            raise ValueError(f"config.batch={plan.batch} must be a multiple of {data}: mesh={plan.mesh!r} splits rows over so many devices")
+        if plan.split_drafts and model == 1:
+            raise ValueError(f"config.split_drafts=True changes nothing: mesh={plan.mesh!r} has one device along the model axis")
+    elif plan.split_drafts:
+        raise ValueError("config.split_drafts=True changes nothing without a mesh: leave it out, or set config.mesh='model:8'")
     if plan.record_laws and not any(arm.tells_rules_apart for arm in plan.arms):
         raise ValueError("config.record_laws changes nothing: no arm drafts at a temperature above 0 without coupled noise")
 

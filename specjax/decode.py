@@ -18,7 +18,8 @@ from specjax import ingest, processors, sampling
 from specjax.ancestry import along
 from specjax.commit import commit
 from specjax.sampling import DRAFT, NOISE
-from specjax.state import RUNNING, Setup, State
+from specjax.sharding import pin
+from specjax.state import RUNNING, Setup, State, pinned
 from specjax.trace import record, row_of, verdict
 from specjax.types import Draft, View
 from specjax.verify import cut_unknown, judge, path_to, paths_to, verify
@@ -26,17 +27,19 @@ from specjax.verify import cut_unknown, judge, path_to, paths_to, verify
 
 def prefill(setup: Setup, params, state: State) -> State:
     """Feed every prompt but its newest token, and let the drafter take in the prompt: one program for all rules and samplings."""
-    cache, drafter = feed_prompts(setup.model, setup.chunk, setup.drafter, params, state.cache, state.token_BS, state.cursor_B)
+    fed = params, state.cache, state.token_BS, state.cursor_B
+    cache, drafter = feed_prompts(setup.model, setup.chunk, setup.drafter, *fed, layouts=setup.layouts)
     return state._replace(cache=cache, drafter=drafter)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "chunk"), donate_argnames="cache")
-def feed_prompts(model, chunk, drafter, params, cache, token_BS, cursor_B):
+@functools.partial(jax.jit, static_argnames=("model", "chunk", "layouts"), donate_argnames="cache")
+def feed_prompts(model, chunk, drafter, params, cache, token_BS, cursor_B, layouts=(None, None)):
     """(cache, drafter's state) after tokens 0 .. cursor of each row."""
     cache, features = ingest.prefill(model, params, cache, token_BS, cursor_B, chunk, drafter.taps)
     view = View(params, cache, token_BS, cursor_B)
     state = drafter.init(drafter.params, view)
-    return cache, drafter.observe(drafter.params, state, view, features) if drafter.taps else state
+    state = drafter.observe(drafter.params, state, view, features) if drafter.taps else state
+    return tuple(pin(layout, len(cursor_B), x) for layout, x in zip(layouts, (cache, state), strict=True))
 
 
 @functools.partial(jax.jit, donate_argnames="state")
@@ -46,8 +49,8 @@ def generate(setup: Setup, params, state: State, until) -> State:
     return jax.lax.while_loop(more, functools.partial(decode_round, setup, params), state)
 
 
-@functools.partial(jax.jit, donate_argnames="state")
-def put_row(state: State, one: State, row) -> State:
+@functools.partial(jax.jit, static_argnames="layouts", donate_argnames="state")
+def put_row(state: State, one: State, row, layouts=(None, None)) -> State:
     """The state with row `row` replaced by that of a state of one row, after its prefill."""
 
     def put(old, new):  # reshape, because a cache leaves out axes of size 1
@@ -56,7 +59,7 @@ def put_row(state: State, one: State, row) -> State:
 
     kept = {"trace": state.trace, "turn": state.turn}
     rest = jax.tree.map(put, state._replace(trace=None, turn=None), one._replace(trace=None, turn=None, began_B=state.turn[None]))
-    return rest._replace(**kept)
+    return pinned(layouts, rest._replace(**kept))
 
 
 @functools.partial(jax.jit, donate_argnames="state")
@@ -81,7 +84,7 @@ def decode_round(setup: Setup, params, state: State) -> State:
     draft = draft._replace(tree=dataclasses.replace(draft.tree, valid_M=valid_BM))
     state = state._replace(cache=view.cache, drafter=drafter)
     if len(setup.ladder) == 1:
-        return _finish_round(setup, params, draft, setup.ladder[0], state)
+        return pinned(setup.layouts, _finish_round(setup, params, draft, setup.ladder[0], state))
     node_1M = jnp.arange(valid_BM.shape[1], dtype=jnp.int32)[None]
     needed = jnp.max(jnp.where(valid_BM, node_1M, 0)) + 1
     below = 0
@@ -90,7 +93,7 @@ def decode_round(setup: Setup, params, state: State) -> State:
         body = functools.partial(_finish_round, setup, params, draft, width)
         _, state = jax.lax.while_loop(lambda c: c[0], lambda c, body=body: (jnp.zeros((), bool), body(c[1])), (turns, state))
         below = width
-    return state
+    return pinned(setup.layouts, state)
 
 
 def _check_nodes(setup: Setup, draft: Draft) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 import warnings
 import zlib
@@ -12,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import decode, parts, stops
+from specjax import decode, parts, sharding, stops
 from specjax.lengths import match
 from specjax.lm import LM
 from specjax.parts import as_drafter
 from specjax.rules import Greedy, Speculative
 from specjax.sampling import Sampling, checked
-from specjax.state import FINISH, Counts, Setup, State, Trace, new_state
+from specjax.state import FINISH, Counts, Setup, State, Trace, new_state, pinned
 
 BUCKET = 128  # buffers are a multiple of it, so that prompts of other lengths compile nothing
 
@@ -94,10 +95,10 @@ class Decoder:
             kl=not rule.exact and hasattr(rule, "token_law") and parts.nodes(drafter) == drafter.most + 1,
             eos_E=np.asarray(eos or (-1,), np.int32),
             seed=jax.random.key(seed),
+            layout=target.layout,
+            draft_layout=target.layout and sharding.layout_of(target.layout.mesh, drafter.params),
         )
-        # all on the device, so that no call moves any of it again
-        ready = jax.Array, jax.ShapeDtypeStruct  # the latter where only a plan is made
-        self.setup = jax.tree.map(lambda x: x if isinstance(x, ready) else jax.device_put(x), setup)
+        self.setup = sharding.everywhere(target.layout, setup)  # all of it on the devices, so that no call moves any of it again
 
     def slots(self, prompts: Sequence[Sequence[int]], max_new_tokens) -> int:
         """S that holds these prompts, what follows them, and the widest rung; checks them."""
@@ -119,16 +120,17 @@ class Decoder:
         token_BS = np.zeros((len(prompts), size), np.int32)
         for row, prompt in zip(token_BS, prompts, strict=True):
             row[: len(prompt)] = prompt
-        return new_state(
-            self.setup,
-            jnp.asarray(token_BS),
-            jnp.asarray([len(p) for p in prompts], jnp.int32),
-            jnp.asarray(budgets),
-            jnp.asarray(ids_of(ids, len(prompts))),
-            self._stop_table and jnp.asarray([stops.start(self._stop_table, p) for p in prompts], jnp.int32),
-            _bucket(max(*budgets, most or 0, 1)),
-            self.target.dtype,
-        )
+        rows = [
+            token_BS,
+            np.asarray([len(p) for p in prompts], np.int32),
+            budgets,
+            ids_of(ids, len(prompts)),
+            self._stop_table and np.asarray([stops.start(self._stop_table, p) for p in prompts], np.int32),
+        ]
+        rounds, dtype = _bucket(max(*budgets, most or 0, 1)), self.target.dtype
+        if self.target.layout is None:
+            return new_state(self.setup, *jax.tree.map(jnp.asarray, rows), rounds, dtype)
+        return _spread_state(self.setup, *rows, rounds=rounds, dtype=dtype)
 
     def _check_prompt(self, i, prompt, budget):
         if not len(prompt):
@@ -150,7 +152,7 @@ class Decoder:
 
     def generate_until(self, state: State, running: int) -> State:
         """Decode until at most `running` rows are still running; the same program."""
-        return decode.generate(self.setup, self.target.params, state, jax.device_put(np.int32(running)))
+        return decode.generate(self.setup, self.target.params, state, sharding.everywhere(self.target.layout, np.int32(running)))
 
     def step(self, state: State) -> State:
         return decode.step(self.setup, self.target.params, state)
@@ -161,7 +163,7 @@ class Decoder:
         Raises:
           RuntimeError: the rule's law did not sum to one, the draft had none, or processors left no token.
         """
-        got = jax.device_get(state._replace(cache=None, drafter=None, length=None))
+        got = sharding.fetch(state._replace(cache=None, drafter=None, length=None))
         rows = range(len(got.cursor_B)) if rows is None else rows
         finish = [FINISH[got.finish_B[row]] for row in rows]
         for row, reason in zip(rows, finish, strict=True):
@@ -199,6 +201,12 @@ class Decoder:
         if finish != "stop":
             return text
         return stops.cut(text, self.target.tokenizer.token_bytes(), self.stops, prompt, token_ids)
+
+
+@functools.partial(jax.jit, static_argnames=("rounds", "dtype"))
+def _spread_state(setup: Setup, *rows, rounds: int, dtype) -> State:
+    """A new state over a mesh, made where it lies: no device ever holds more than its part."""
+    return pinned(setup.layouts, new_state(setup, *rows, rounds, dtype))
 
 
 def _unroll(got: State, rows, rounds: int) -> Trace:

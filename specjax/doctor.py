@@ -9,6 +9,7 @@ stop the run (a line with ✗), 2 bad flags or a bad config.
 from __future__ import annotations
 
 import collections
+import functools
 import importlib.metadata
 import os
 import platform
@@ -147,9 +148,13 @@ def examine(plan: Plan, report: Report) -> None:
     if report.faults or None in known.values():
         return
     try:
-        together(build.load(plan, lambda source, dtype: known[source, dtype]), report)
+        together(build.load(plan, functools.partial(_known, known)), report)
     except FAULTS as error:
         report.fault(error)
+
+
+def _known(known: dict, source: str, dtype: str | None, layout: specjax.Layout | None) -> specjax.LM:
+    return known[source, dtype] if layout is None else specjax.place(known[source, dtype], layout)
 
 
 def model(role: str, source: str, dtype: str | None, report: Report) -> specjax.LM | None:

@@ -37,7 +37,7 @@ def decode_all(
             if (index := next(waiting, None)) is not None:
                 held[row] = index
                 one = decoder.prefill(decoder.start([prompts[index]], [budgets[index]], [ids[index]], size, most))
-                state = one if len(first) == 1 else decode.put_row(state, one, np.int32(row))
+                state = one if len(first) == 1 else decode.put_row(state, one, np.int32(row), layouts=decoder.setup.layouts)
         running = int(np.sum(np.asarray(state.finish_B) == RUNNING))
         if running:
             state = decoder.generate_until(state, running - 1)

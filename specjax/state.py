@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.sampling import Sampling
+from specjax.sharding import Layout, pin
 from specjax.stops import StopTable
 from specjax.types import Array, PyTree, static, struct
 
@@ -37,6 +38,12 @@ class Setup:
     logprobs: bool = static(default=False)  # whether the state keeps the log-probability of every new token
     kl: bool = static(default=False)  # whether the trace keeps what a rule that is not exact gives away, see `specjax.price`
     seed: Array  # a key
+    layout: Layout | None = static(default=None)  # where target and cache lie; None: on one device
+    draft_layout: Layout | None = static(default=None)
+
+    @property
+    def layouts(self) -> tuple[Layout | None, Layout | None]:
+        return self.layout, self.draft_layout
 
 
 class Counts(NamedTuple):
@@ -114,6 +121,14 @@ def new_state(setup: Setup, token_BS, prompt_B, budget_B, id_B, stop_B, rounds: 
         began_B=zero(),
         turn=jnp.int32(0),
     )
+
+
+def pinned(layouts: tuple[Layout | None, Layout | None], state: State, pin=pin) -> State:
+    """A state that lies on the mesh as every state does, its drafter's part by the second layout. pin: or `spread`, see
+    `specjax.sharding`."""
+    batch, (layout, draft_layout) = len(state.cursor_B), layouts
+    rest = pin(layout, batch, state._replace(drafter=None))
+    return rest._replace(drafter=pin(draft_layout, batch, state.drafter))
 
 
 def append(token_BS, start_B, block_BM, count_B):

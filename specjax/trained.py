@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 import jax
@@ -15,10 +16,12 @@ from specjax.models.config import ModelConfig
 from specjax.models.eagle3 import Eagle3Config
 from specjax.models.load import drafts
 from specjax.parts import whole
+from specjax.sharding import Layout
 
 
-def load_drafter(path, target: LM, *, most: int = 7) -> Eagle3Drafter | ModelDrafter:
-    """Load a trained draft for its target: a folder, or a hub id. most: its largest draft.
+def load_drafter(path, target: LM, *, most: int = 7, split: bool = False) -> Eagle3Drafter | ModelDrafter:
+    """Load a trained draft for its target: a folder, or a hub id. most: its largest draft. split: of a target over a mesh, over its model
+    axis, too; else each device of that axis has all of the draft.
 
     Parameters have the target's dtype. Embedding and head are the target's own where the folder holds none. A target whose weights are not
     those that the draft was trained on is warned of: the output stays the target's, but fewer drafts may be accepted.
@@ -34,11 +37,22 @@ def load_drafter(path, target: LM, *, most: int = 7) -> Eagle3Drafter | ModelDra
     found = drafts.read(path, config, target.dtype)
     _check(path, found, target)
     ids_U = None if found.ids_U is None else jnp.asarray(found.ids_U)
-    if isinstance(found.config, Eagle3Config):
-        model, of = Eagle3Model(found.config), Eagle3Drafter
+    config, params = _placed(found.config, _with_lent(found, target.params), target.layout, split)
+    if isinstance(config, Eagle3Config):
+        model, of = Eagle3Model(config), Eagle3Drafter
     else:
-        model, of = LanguageModel(found.config), ModelDrafter
-    return of(model=model, params=_with_lent(found, target.params), ids_U=ids_U, most=most)
+        model, of = LanguageModel(config), ModelDrafter
+    return of(model=model, params=params, ids_U=ids_U, most=most)
+
+
+def _placed(config, params: dict, layout: Layout | None, split: bool):
+    """(config, params) of the draft where they lie."""
+    if layout is None:
+        return config, params
+    layout = dataclasses.replace(layout, model_axis=split)
+    if isinstance(config, Eagle3Config):
+        return dataclasses.replace(config, base=layout.config(config.base)), layout.place(config.base, params)
+    return layout.config(config), layout.place(config, params)
 
 
 def _with_lent(found: drafts.Trained, given: dict) -> dict:

@@ -271,7 +271,7 @@ def test_arms_of_one_noise_share_their_weights():
     arms = [dict(name=n, drafter=dict(tiny_laws.DRAFT, noise=x), sampling=tiny_laws.T1) for n, x in (("a", 0.5), ("b", 0.5), ("c", 0.0))]
     made = {}
 
-    def load_model(source, dtype):
+    def load_model(source, dtype, layout):
         model, params = toy.tiny(0)
         return made.setdefault(source, specjax.LM(model, {**params}, toy.ByteTokenizer(), source))
 

@@ -6,7 +6,9 @@ import pathlib
 
 import specjax
 
-CORE = ["types", "shapes", "ancestry", "sampling", "stops", "processors", "ingest", "state", "verify", "commit", "trace", "decode"]
+CORE = [
+    "types", "shapes", "ancestry", "sampling", "sharding", "stops", "processors", "ingest", "state", "verify", "commit", "trace", "decode"
+]  # fmt: skip
 PLUGINS = ["models", "drafters", "rules", "lengths"]
 ALLOWED = {  # module of specjax -> those it may import, with all below them; '' is specjax/__init__.py, the API
     "types": [],
@@ -15,12 +17,13 @@ ALLOWED = {  # module of specjax -> those it may import, with all below them; ''
     "ingest": ["types"],
     "stops": ["types"],
     "processors": ["types", "sampling"],
-    "state": ["types", "sampling", "stops"],
+    "sharding": ["types", "models.config"],
+    "state": ["types", "sampling", "sharding", "stops"],
     "verify": ["types", "ancestry", "sampling", "processors", "state"],
     "commit": ["types", "ancestry", "state", "verify"],
     "price": ["types", "sampling"],
     "trace": ["types", "ancestry", "state", "verify", "price"],
-    "decode": ["types", "ancestry", "sampling", "processors", "ingest", "state", "verify", "commit", "trace"],
+    "decode": ["types", "ancestry", "sampling", "processors", "ingest", "sharding", "state", "verify", "commit", "trace"],
     "reference": [],
     "shapes": [],
     "models": ["types", "models"],
@@ -29,12 +32,12 @@ ALLOWED = {  # module of specjax -> those it may import, with all below them; ''
     "lengths": ["types", "theory", "lengths"],
     "theory": ["shapes", "theory"],
     "prompts": ["models.load"],
-    "lm": ["models"],
+    "lm": ["models", "sharding"],
     "parts": ["lm", *CORE, *PLUGINS],
     "refill": ["state", "decode"],
     "decoder": ["lm", "parts", *CORE, *PLUGINS],
     "api": ["lm", "parts", "decoder", "refill", "state"],
-    "trained": ["lm", "parts", "drafters", "lengths", "models"],
+    "trained": ["lm", "parts", "drafters", "lengths", "models", "sharding"],
     "": ["api", "trained", *CORE, *PLUGINS],
     "training": ["", "api", "lm", "parts", "refill", *CORE, *PLUGINS, "theory", "prompts", "training"],
     "training.targets": ["types"],

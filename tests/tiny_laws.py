@@ -47,7 +47,7 @@ def tables() -> dict[str, np.ndarray]:
     return {"target": p, "draft": 0.6 * p + 0.4 * noise}
 
 
-def load_model(source, dtype):
+def load_model(source, dtype, layout=None):
     model, params = toy.table(tables()[source])
     return specjax.LM(model, jnp.asarray(params), toy.ByteTokenizer(), source)
 

@@ -27,6 +27,7 @@ def get_config() -> ConfigDict:
     config.max_new_tokens = 12
     config.seed = 0
     config.batch = 1
+    config.mesh = placeholder(str)
     config.repeats = 1
     config.ignore_eos = True
     return config.lock()

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import LM, Combined, Decoder, api, load_drafter
+from specjax import LM, Combined, Decoder, Layout, api, load_drafter, mesh_of, place
 from specjax.bench import laws, turns
 from specjax.bench.plan import (
     WITH_WEIGHTS,
@@ -33,14 +33,10 @@ from specjax.parts import check_vocabularies
 from specjax.prompts import load as load_prompts
 
 
-def load_lm(source: str, dtype: str | None) -> LM:
-    return api.load(source, dtype=dtype)
-
-
-def load(plan: Plan, load_model: Callable[[str, str | None], LM] = load_lm) -> Experiment:
+def load(plan: Plan, load_model: Callable[..., LM] = api.load) -> Experiment:
     """Load the models, encode the prompts, and choose S: the longest conversation, new tokens of all its turns, and the widest rung.
 
-    load_model: makes a model of source and dtype; to plan without weights it may give shapes for parameters.
+    load_model: as `specjax.load`; to plan without weights it may give shapes for parameters.
 
     Raises:
       ValueError: something cannot be loaded, or parts do not fit together.
@@ -51,11 +47,13 @@ def load(plan: Plan, load_model: Callable[[str, str | None], LM] = load_lm) -> E
     given = load_prompts(options.pop("source"), **options)
     if plan.refill and plan.batch >= len(given):
         raise ValueError(f"config.refill=True changes nothing: batch={plan.batch} rows hold all prompts ({len(given)}) at once")
-    load_once = functools.cache(load_model)  # the same weights may serve as target and draft
-    load_draft = functools.cache(lambda source, dtype, noise: noised(load_once(source, dtype), noise, plan.seed))
-    target = load_once(plan.target.source, plan.target.dtype)
+    mesh = None if plan.mesh is None else mesh_of(plan.mesh)
+    layout, draft_layout = (mesh and Layout(mesh, split) for split in (True, plan.split_drafts))
+    load_once = functools.cache(lambda source, dtype, layout: load_model(source, dtype=dtype, layout=layout))  # may be target and draft
+    load_draft = functools.cache(functools.partial(_draft, load_once, draft_layout, plan.seed))
+    target = load_once(plan.target.source, plan.target.dtype, layout)
     jax.block_until_ready(target.params)
-    load_trained = functools.cache(lambda path: load_drafter(path, target))
+    load_trained = functools.cache(lambda path: load_drafter(path, target, split=plan.split_drafts))
     loaded = functools.partial(_loaded, plan, target, load_draft, load_trained)
     arms = tuple(_load_arm(plan, arm, target, loaded) for arm in plan.arms)
     prompts = tuple(turns.encode(target, prompt, chat) for prompt in given)
@@ -73,10 +71,17 @@ def load(plan: Plan, load_model: Callable[[str, str | None], LM] = load_lm) -> E
     return experiment
 
 
-def noised(lm: LM, share: float, seed: int) -> LM:
+def _draft(load_once, layout: Layout | None, seed: int, source: str, dtype: str | None, noise: float) -> LM:
+    if not noise:
+        return load_once(source, dtype, layout)
+    worse = noised(load_once(source, dtype, None), noise, seed)  # by the shapes that it has in its file
+    return worse if layout is None else place(worse, layout)
+
+
+def noised(model: LM, share: float, seed: int) -> LM:
     """A worse model: every matrix of its layers with Gaussian noise of `share` of its own standard deviation, by seed and name."""
     if not share:
-        return lm
+        return model
 
     def worse(path, x):
         name = jax.tree_util.keystr(path)
@@ -85,7 +90,7 @@ def noised(lm: LM, share: float, seed: int) -> LM:
         drawn = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(x.shape, np.float32)
         return x + (share * jnp.std(x)).astype(x.dtype) * jnp.asarray(drawn).astype(x.dtype)
 
-    return dataclasses.replace(lm, params=jax.tree_util.tree_map_with_path(worse, lm.params))
+    return dataclasses.replace(model, params=jax.tree_util.tree_map_with_path(worse, model.params))
 
 
 def _positions(plan: Plan, target, encoded: Encoded) -> int:

@@ -24,6 +24,7 @@ import numpy as np
 from specjax import decode, parts, processors, sampling
 from specjax.bench.plan import Experiment, LoadedArm
 from specjax.lengths import match
+from specjax.sharding import everywhere, spread
 from specjax.types import Path, View
 
 TURNS = 4  # of the loop in a timed call
@@ -90,7 +91,9 @@ def drafting_all(arm: LoadedArm) -> LoadedArm:
     second: what the n-gram copies costs next to nothing."""
     decoder = copy.copy(arm.decoder)
     drafter = getattr(decoder.setup.drafter, "second", decoder.setup.drafter)
-    decoder.setup = dataclasses.replace(decoder.setup, drafter=drafter, length=jax.device_put(parts.numbers(match())), kinds=())
+    decoder.setup = dataclasses.replace(
+        decoder.setup, drafter=drafter, length=everywhere(decoder.setup.layout, parts.numbers(match())), kinds=()
+    )
     return arm._replace(decoder=decoder)
 
 
@@ -111,10 +114,12 @@ def _alike(law):
 def pass_seconds(experiment: Experiment) -> dict[int, float]:
     """Seconds of forward, head and argmax by width, at the run's batch and S."""
     model, params, batch = experiment.target.model, experiment.target.params, experiment.plan.batch
-    held = [model.init_cache(batch, experiment.size, experiment.target.dtype)]
+    cache = model.init_cache(batch, experiment.size, experiment.target.dtype)
     cursor_B = jnp.full(batch, experiment.size // 2, jnp.int32)
     token_BT = {width: jnp.zeros((batch, width), jnp.int32) for width in experiment.widths}
-    turns = jnp.int32(TURNS)
+    cache, cursor_B, token_BT = spread(experiment.target.layout, batch, (cache, cursor_B, token_BT))
+    held = [cache]
+    turns = everywhere(experiment.target.layout, jnp.int32(TURNS))
 
     def run(width):
         tokens, held[0] = _passes(model, params, token_BT[width], held[0], cursor_B, turns)
@@ -140,8 +145,10 @@ def choice_seconds(experiment: Experiment, own: tuple, law: sampling.Sampling) -
     logits_TV = _prompt_logits(experiment, experiment.widths[-1])
     logits = {w: jnp.tile(logits_TV[-w:], (experiment.plan.batch, 1, 1)) for w in experiment.widths}
     token_BS = jnp.zeros((experiment.plan.batch, experiment.size), jnp.int32)
-    inputs = token_BS, jnp.int32(TURNS)
-    calls = {w: functools.partial(_choices, own, law, jax.random.key(0), logits[w], *inputs) for w in experiment.widths}
+    layout = experiment.target.layout
+    logits, token_BS = spread(layout, experiment.plan.batch, (logits, token_BS))
+    seed, turns = everywhere(layout, (jax.random.key(0), jnp.int32(TURNS)))
+    calls = {w: functools.partial(_choices, own, law, seed, logits[w], token_BS, turns) for w in experiment.widths}
     return _per_turn(interleaved(calls))
 
 
@@ -193,7 +200,7 @@ def draft_seconds(experiment: Experiment, arm) -> tuple[float, float]:
     held = [decoder.prefill(state)]
     falling_B = jnp.copy(held[0].cursor_B)
     rising_B = jnp.maximum(falling_B - TURNS * widest, 0)
-    turns = jnp.int32(TURNS)
+    turns = everywhere(decoder.setup.layout, jnp.int32(TURNS))
 
     def run(cursor_B, rises):
         total, held[0] = _drafts(decoder.setup, experiment.target.params, held[0], cursor_B, rises, turns)

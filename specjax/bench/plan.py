@@ -191,7 +191,8 @@ class Plan:
     """A checked run. max_new_tokens: of each turn. stop, min_new_tokens, forbidden, processors, logprobs: as `specjax.Decoder` takes them.
 
     samples: of each prompt by each arm that samples. refill: rows of a batch take the next prompt as they finish. ignore_eos: arms that
-    sample do not end at EOS (stop strings end them all the same). record_laws: after the arms ran, for `specjax.replay`.
+    sample do not end at EOS (stop strings end them all the same). record_laws: after the arms ran, for `specjax.replay`. mesh: all devices,
+    like 'data:2,model:4'; None: one. split_drafts: over the model axis too, as the target; else each device of it has all of a draft.
     """
 
     target: Target
@@ -210,6 +211,8 @@ class Plan:
     refill: bool = False
     ignore_eos: bool = True
     record_laws: Laws | None = None
+    mesh: str | None = None
+    split_drafts: bool = False
 
     def resolved(self) -> dict:
         """The plan as JSON, everything spelled out."""

@@ -17,7 +17,8 @@ from specjax import decode
 from specjax.bench import agree, laws, line, manifest, measure, pricing, streams, summary, turns
 from specjax.bench.plan import Experiment, LoadedArm, Task
 from specjax.bench.records import Kept, Workdir
-from specjax.state import State
+from specjax.sharding import spread
+from specjax.state import State, pinned
 
 WARM_UP = 8  # tokens of the untimed decoding before the first record
 
@@ -58,6 +59,8 @@ def _whole(experiment: Experiment, workdir: Workdir, command, say, progress) -> 
     began, plan = time.monotonic(), experiment.plan
     workdir.create(plan.resolved())
     say(f"loaded {experiment.target.source} in {experiment.load_seconds:.1f} s, {experiment.target.dtype.name}")
+    for note in experiment.target.notes:
+        say(note)
     count = sum(map(len, batches(experiment)))
     shape = f"{len(experiment.arms)} arms x {len(experiment.prompts)} prompts, {count} records"
     say(f"{shape}, {plan.max_new_tokens} new tokens, S = {experiment.size}; all settings: {workdir.path / 'config.json'}")
@@ -111,7 +114,7 @@ def warm_up(experiment: Experiment) -> None:
     for arm in experiment.arms:
         state = arm.decoder.prefill(_few(_start(experiment, first_batch(experiment, arm), {})[0]))
         if experiment.plan.refill:
-            state = decode.put_row(state, arm.decoder.prefill(_few(_start_one(experiment, arm))), np.int32(0))
+            state = decode.put_row(state, arm.decoder.prefill(_few(_start_one(experiment, arm))), np.int32(0), arm.decoder.setup.layouts)
         jax.block_until_ready(arm.decoder.generate(state))
 
 
@@ -181,21 +184,22 @@ def _few(state: State) -> State:
 def programs(experiment: Experiment, arm: LoadedArm) -> dict[str, tuple]:
     """The jitted function and the inputs of each phase: shapes for what is only made when it is called."""
     setup, params = arm.decoder.setup, experiment.target.params
-    state = jax.eval_shape(lambda: _start(experiment, first_batch(experiment, arm), {})[0])
-    ready = jax.eval_shape(decode.prefill, setup, params, state)
+    placed = lambda make, *given: pinned(setup.layouts, jax.eval_shape(make, *given), spread)
+    state = placed(lambda: _start(experiment, first_batch(experiment, arm), {})[0])
+    ready = placed(decode.prefill, setup, params, state)
     programs = {
         "prefill": (decode.feed_prompts, _feeding(setup, params, state)),
         "decode": (decode.generate, (setup, params, ready, np.int32(0))),
     }
     if not experiment.plan.refill:
         return programs
-    one = jax.eval_shape(lambda: _start_one(experiment, arm))
-    put = ready, jax.eval_shape(decode.prefill, setup, params, one), np.int32(0)
+    one = placed(lambda: _start_one(experiment, arm))
+    put = ready, placed(decode.prefill, setup, params, one), np.int32(0), setup.layouts
     return programs | {"prefill_row": (decode.feed_prompts, _feeding(setup, params, one)), "refill": (decode.put_row, put)}
 
 
 def _feeding(setup, params, state: State) -> tuple:
-    return setup.model, setup.chunk, setup.drafter, params, state.cache, state.token_BS, state.cursor_B
+    return setup.model, setup.chunk, setup.drafter, params, state.cache, state.token_BS, state.cursor_B, setup.layouts
 
 
 def _compile(program, inputs) -> float:

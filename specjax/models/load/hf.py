@@ -18,11 +18,11 @@ from specjax.models.load.fields import Fields, read_json
 FLOATS = ("F64", "F32", "F16", "BF16")
 
 
-def load(folder: Path, dtype) -> tuple[ModelConfig, dict]:
+def load(folder: Path, dtype, put: names.Put | None = None) -> tuple[ModelConfig, dict]:
     """(config, params) of a folder. ValueError, in one line, on anything missing, left over, damaged or unsupported."""
     with contextlib.ExitStack() as stack:
         config, table, where = describe(folder, stack)
-        return config, names.build(config, table, where, functools.partial(read, where), dtype)
+        return config, names.build(config, table, where, functools.partial(read, where), dtype, put)
 
 
 def describe(folder: Path, stack: contextlib.ExitStack) -> tuple[ModelConfig, names.Table, dict]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from specjax.models.config import ModelConfig
 DTYPES = ("float32", "bfloat16", "float64")
 Read = Callable[[str], np.ndarray]  # a tensor of the file by its name, dequantised to a float array
 Join = Callable[..., np.ndarray]  # (config, *tensors) -> our array, any strides
+Put = Callable[[ModelConfig, str, np.ndarray], Any]  # (config, path, parameter) -> what stands in the tree for it
 Rows = dict[str, tuple[dict[str, str], Join]]  # our path -> (their names and shapes, join): an Entry, while a family is put together
 
 HAS: dict[str, Callable[[ModelConfig, int], bool]] = {  # parameters that not every model, or not every layer, has
@@ -199,11 +200,11 @@ def is_tied(table: Table, present: Collection[str], read: Read, flag: bool | Non
     return bool(flag)
 
 
-def build(config: ModelConfig, table: Table, present: Collection[str], read: Read, dtype, **letters: int) -> dict:
+def build(config: ModelConfig, table: Table, present: Collection[str], read: Read, dtype, put: Put | None = None, **letters: int) -> dict:
     """Our parameter tree, C-contiguous arrays of `dtype`. Every tensor in `present` is used, every parameter is filled.
 
-    letters: sizes that stand in the table's shapes and are not the config's. ValueError names the tensors that are missing, left over, of
-    another shape, or hold NaN or infinity.
+    put: takes each parameter as soon as it is read, so that the host never holds all of them. letters: sizes that stand in the table's
+    shapes and are not the config's. ValueError names the tensors that are missing, left over, of another shape, or hold NaN or infinity.
     """
     check_count("layers", config.layers, len(present))
     if any("{e}" in name for entry in table.entries for name in entry.theirs):
@@ -217,7 +218,8 @@ def build(config: ModelConfig, table: Table, present: Collection[str], read: Rea
         node = params
         for folder in folders:
             node = node.setdefault(folder, {})
-        node[leaf] = np.array(entry.join(config, *tensors), dtype=dtype, order="C")
+        array = np.array(entry.join(config, *tensors), dtype=dtype, order="C")
+        node[leaf] = array if put is None else put(config, entry.path, array)
     return params
 
 
