@@ -106,7 +106,7 @@ def check_config(tree):
     def whole():
         plan = build.plan(tree)
         json.dumps(plan.resolved(), allow_nan=False)
-        build.load(plan, lambda source, dtype: TOY)
+        build.load(plan, lambda source, dtype, layout: TOY)
 
     return survives(whole)
 

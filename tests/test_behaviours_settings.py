@@ -31,6 +31,7 @@ CHANGES = {  # one other value of each key
     "": dict(
         max_new_tokens=7, min_new_tokens=3, stop=["a"], forbidden=[5], processors=["test_behaviours_settings:Shift"], logprobs=True, seed=1,
         batch=3, repeats=2, samples=2, refill=True, ignore_eos=False, record_laws=True,
+        mesh="data:1", split_drafts=True,
     ),
     "arms.0": dict(name="other", rule=None, length=None, draft_sampling=None, ladder=[2, 4]),
     "arms.0.drafter": dict(source="toy://tiny/2", most=2, dtype="bfloat16", noise=0.5),
@@ -51,6 +52,7 @@ REFUSED = {
     "branches": "judges chains",
     "chat": "no chat template",
     "quick": "no prompt is marked",
+    "split_drafts": "changes nothing without a mesh",
     "coupled": "coupled (sampling is|changes nothing)",
 }
 KEYS = [(where, key) for where, values in CHANGES.items() for key in values]

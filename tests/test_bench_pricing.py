@@ -34,7 +34,7 @@ def config():
 
 
 @functools.cache
-def table(source, dtype):
+def table(source, dtype, layout):
     """Tables of laws with the tokenizer of the tiny model: their programs compile fast."""
     target = random_lm(0, 1, 257, 0.01)
     made = target if source == "toy://tiny" else mixed(target, 1, 0.6)
