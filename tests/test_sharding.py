@@ -46,6 +46,12 @@ def table(seed):
     return specjax.LM(*toy.table(law / law.sum(-1, keepdims=True)), None, f"table {seed}")
 
 
+CASES = {  # programs of eight devices take long to compile
+    table: [("chain", "p/q"), ("tree", "greedy")],
+    transformer: [("chain", "coupled"), ("chain", "p/q"), ("tree", "greedy"), ("tree", "p/q")],
+}
+
+
 def drafters(lm):
     yield "chain", specjax.ModelDrafter(model=lm.model, params=lm.params, most=3)
     yield "tree", TreeDrafter(model=lm.model, params=lm.params, shape="2x2")
@@ -76,7 +82,7 @@ def cases(make, layout, draft_layout):
         target, draft = specjax.place(target, layout), specjax.place(draft, draft_layout)
     for kind, drafter in drafters(draft):
         for name, sampling in SAMPLINGS.items():
-            if (kind, name) not in (("chain", "coupled"), ("tree", "p/q"), ("chain", "p/q"), ("tree", "greedy")):
+            if (kind, name) not in CASES[make]:
                 continue
             rule = specjax.rules.Traversal() if (kind, name) == ("tree", "p/q") else None
             decoder = specjax.Decoder(
@@ -122,7 +128,7 @@ def eight():
 
 
 def test_tokens_do_not_depend_on_the_mesh(eight):
-    assert len(eight["programs"]) == 4 * (3 + 4) and eight["differs"] == []
+    assert len(eight["programs"]) == 2 * 3 + 4 * 4 and eight["differs"] == []
 
 
 def test_nothing_is_compiled_twice(eight):
