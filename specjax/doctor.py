@@ -25,6 +25,7 @@ from specjax.bench import look
 from specjax.bench.plan import WITH_WEIGHTS, Experiment, Plan, Prompts, TrainedDraft
 from specjax.command import CONFIG, fail, one_line, say
 from specjax.models.load import describe, fetch, hf
+from specjax.report.units import size
 
 flags.adopt_module_key_flags(command)
 LOAD = flags.DEFINE_bool("load", False, "Read the weights too (and fetch what is not here yet).")
@@ -227,14 +228,6 @@ def together(experiment: Experiment, report: Report) -> None:
 
 def nbytes(tree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def size(count: int) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.extend import backend
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specjax.models.config import ModelConfig
@@ -60,6 +61,11 @@ class Layout:
 
     mesh: Mesh
     model_axis: bool = True
+
+    @property
+    def planned(self) -> bool:
+        """Whether its devices are only planned with (`specjax.topology`): whatever is put on them becomes a shape."""
+        return self.mesh.devices.flat[0].client not in backend.backends().values()
 
     @property
     def ways(self) -> int:
@@ -111,7 +117,7 @@ class Layout:
             if isinstance(x, jax.Array | jax.ShapeDtypeStruct) and _on(x, self.mesh):
                 return x
             name = jax.tree_util.keystr(path, simple=True, separator="/")
-            return self.put(config, name, x if isinstance(x, jax.ShapeDtypeStruct) else np.asarray(x))
+            return self.put(config, name, x if isinstance(x, jax.ShapeDtypeStruct) or self.planned else np.asarray(x))
 
         return jax.tree_util.tree_map_with_path(put, params)
 
@@ -122,11 +128,17 @@ class Layout:
         """
         name = PurePosixPath(path).name
         repeat = functools.partial(_repeated, group=config.group, times=self.repeats(config) if "GJC" in name else 1)
+        array = as_shape(array) if self.planned else array
         if isinstance(array, jax.ShapeDtypeStruct):
-            shape = jax.eval_shape(functools.partial(repeat, xp=jnp), array)
-            return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=self.of_parameter(config, name, shape.shape))
+            array = jax.eval_shape(functools.partial(repeat, xp=jnp), array)
+            return as_shape(array, self.of_parameter(config, name, array.shape))
         array = repeat(array)
         return jax.make_array_from_callback(array.shape, self.of_parameter(config, name, array.shape), lambda at: array[at])
+
+
+def as_shape(x, sharding: NamedSharding | None = None) -> jax.ShapeDtypeStruct:
+    """What stands for an array, and where it will lie."""
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
 
 def _repeated(qkv_XGJC, group: int, times: int, xp=np):
@@ -172,17 +184,21 @@ def spread(layout: Layout | None, batch: int, tree: PyTree) -> PyTree:
     """The same outside of a program; of shapes it says where their arrays will lie."""
     if layout is None:
         return tree
-    abstract = lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
-    put = lambda x, where: abstract(x, where) if isinstance(x, jax.ShapeDtypeStruct) else jax.device_put(x, where)
+    planned = layout.planned
+    put = lambda x, where: as_shape(x, where) if planned or isinstance(x, jax.ShapeDtypeStruct) else jax.device_put(x, where)
     return jax.tree.map(put, tree, of_rows(layout, batch, tree))
 
 
 def everywhere(layout: Layout | None, tree: PyTree) -> PyTree:
     """Arrays that are not on the mesh yet, whole on every device of it; shapes of a plan stay."""
 
+    planned = layout is not None and layout.planned
+
     def put(x):
         if isinstance(x, jax.ShapeDtypeStruct) or (isinstance(x, jax.Array) and (layout is None or _on(x, layout.mesh))):
             return x
+        if planned:
+            return as_shape(x, layout.sharding())
         return jax.device_put(x) if layout is None else jax.device_put(x, layout.sharding())
 
     return jax.tree.map(put, tree)
@@ -195,7 +211,7 @@ def _on(x: jax.Array | jax.ShapeDtypeStruct, mesh: Mesh) -> bool:
 def layout_of(mesh: Mesh, params: PyTree) -> Layout:
     """Where a draft lies: split over the model axis if its heads are. (Its embedding may be the target's, which is.)"""
     heads = [x for path, x in jax.tree.leaves_with_path(params) if "qkv" in jax.tree_util.keystr(path)]
-    return Layout(mesh, any(isinstance(x, jax.Array) and _on(x, mesh) and "model" in x.sharding.spec for x in heads))
+    return Layout(mesh, any(isinstance(x, jax.Array | jax.ShapeDtypeStruct) and _on(x, mesh) and "model" in x.sharding.spec for x in heads))
 
 
 def fetch(tree: PyTree) -> PyTree:

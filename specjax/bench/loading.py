@@ -33,10 +33,11 @@ from specjax.parts import check_vocabularies
 from specjax.prompts import load as load_prompts
 
 
-def load(plan: Plan, load_model: Callable[..., LM] = api.load) -> Experiment:
+def load(plan: Plan, load_model: Callable[..., LM] = api.load, devices=None) -> Experiment:
     """Load the models, encode the prompts, and choose S: the longest conversation, new tokens of all its turns, and the widest rung.
 
-    load_model: as `specjax.load`; to plan without weights it may give shapes for parameters.
+    load_model: as `specjax.load`; to plan without weights it may give shapes for parameters. devices: of the mesh, default all that are
+    here.
 
     Raises:
       ValueError: something cannot be loaded, or parts do not fit together.
@@ -47,15 +48,7 @@ def load(plan: Plan, load_model: Callable[..., LM] = api.load) -> Experiment:
     given = load_prompts(options.pop("source"), **options)
     if plan.refill and plan.batch >= len(given):
         raise ValueError(f"config.refill=True changes nothing: batch={plan.batch} rows hold all prompts ({len(given)}) at once")
-    mesh = None if plan.mesh is None else mesh_of(plan.mesh)
-    layout, draft_layout = (mesh and Layout(mesh, split) for split in (True, plan.split_drafts))
-    load_once = functools.cache(lambda source, dtype, layout: load_model(source, dtype=dtype, layout=layout))  # may be target and draft
-    load_draft = functools.cache(functools.partial(_draft, load_once, draft_layout, plan.seed))
-    target = load_once(plan.target.source, plan.target.dtype, layout)
-    jax.block_until_ready(target.params)
-    load_trained = functools.cache(lambda path: load_drafter(path, target, split=plan.split_drafts))
-    loaded = functools.partial(_loaded, plan, target, load_draft, load_trained)
-    arms = tuple(_load_arm(plan, arm, target, loaded) for arm in plan.arms)
+    target, arms = models(plan, load_model, devices)
     prompts = tuple(turns.encode(target, prompt, chat) for prompt in given)
     needed = max(_positions(plan, target, encoded) for encoded in prompts) + max(arm.decoder.setup.ladder[-1] for arm in arms)
     experiment = Experiment(
@@ -69,6 +62,23 @@ def load(plan: Plan, load_model: Callable[..., LM] = api.load) -> Experiment:
     _check_ids(experiment)
     laws.check(experiment)
     return experiment
+
+
+def models(plan: Plan, load_model: Callable[..., LM] = api.load, devices=None) -> tuple[LM, tuple[LoadedArm, ...]]:
+    """(target, arms), of which no prompt is part; as `load`.
+
+    Raises:
+      ValueError: as `load`.
+    """
+    mesh = None if plan.mesh is None else mesh_of(plan.mesh, devices)
+    layout, draft_layout = (mesh and Layout(mesh, split) for split in (True, plan.split_drafts))
+    load_once = functools.cache(lambda source, dtype, layout: load_model(source, dtype=dtype, layout=layout))  # may be target and draft
+    load_draft = functools.cache(functools.partial(_draft, load_once, draft_layout, plan.seed))
+    target = load_once(plan.target.source, plan.target.dtype, layout)
+    jax.block_until_ready(target.params)
+    load_trained = functools.cache(lambda path: load_drafter(path, target, split=plan.split_drafts))
+    loaded = functools.partial(_loaded, plan, target, load_draft, load_trained)
+    return target, tuple(_load_arm(plan, arm, target, loaded) for arm in plan.arms)
 
 
 def _draft(load_once, layout: Layout | None, seed: int, source: str, dtype: str | None, noise: float) -> LM:

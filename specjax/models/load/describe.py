@@ -55,6 +55,19 @@ def describe(source: str) -> Description | None:
     return Description(config, tokenizer, path, size, numbers, dict(collections.Counter(kind for kind, _ in tensors)))
 
 
+def without_weights(source: str) -> Description:
+    """Of a folder that may hold no more than config.json. ValueError as from `load`."""
+    path = fetch.resolve(source, download=False)
+    if path is None or not path.is_dir():
+        raise ValueError(f"{source}: a model without weights is a folder with config.json")
+    try:
+        config, tokenizer = hf.without_weights(path), tokenizers.from_folder(path)
+        config = dataclasses.replace(config, real_vocab=load.real_vocab(config, tokenizer))
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    return Description(config, tokenizer, path, 0, 0, {})
+
+
 def _folder(path: Path):
     with contextlib.ExitStack() as stack:
         config, _, where = hf.describe(path, stack)

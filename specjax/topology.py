@@ -1,0 +1,66 @@
+"""TPUs that are not here: the devices of a topology by its name, for which libtpu compiles on any machine, and what their chips can do.
+
+The numbers of a chip are those of its page at cloud.google.com/tpu/docs (v4, v5e, v5p, v6e, tpu7x); links of v4 are of its paper
+(Jouppi et al., 2304.01433: six of 50 GB/s). A device is a chip, or one of the two cores of it where JAX shows both.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import jax
+from jax.experimental import topologies
+
+TOPOLOGIES = "v4:2x2x4, v5e:2x4, v5p:2x2x2, v6e:4x4 or tpu7x:2x2x1"
+
+
+class Chip(NamedTuple):
+    """Of one device: bytes of memory, and what it does in a second at most: bytes from memory, products and sums in bfloat16, bytes over
+    its links to other chips, both ways together."""
+
+    name: str
+    memory: float
+    bandwidth: float
+    flops: float
+    links: float
+
+
+CHIPS = {  # by JAX's name for the kind of device
+    "TPU v4": Chip("v4", 32 * 2**30, 1200e9, 275e12, 300e9),
+    "TPU v5 lite": Chip("v5e", 16 * 2**30, 819e9, 197e12, 400e9),
+    "TPU v5": Chip("v5p", 95 * 2**30, 2765e9, 459e12, 1200e9),
+    "TPU v6 lite": Chip("v6e", 32 * 2**30, 1638e9, 918e12, 800e9),
+    "TPU7x": Chip("tpu7x", 192 * 2**30, 7380e9, 2307e12, 1200e9),
+}
+
+
+def devices(name: str) -> tuple[list, Chip]:
+    """(devices, what one of them can do) of a topology like 'v5e:2x4'.
+
+    Raises:
+      ValueError: there is no such topology, or no libtpu to compile for it.
+    """
+    for key, value in QUIET.items():
+        os.environ.setdefault(key, value)
+    try:
+        found = topologies.get_topology_desc(platform="tpu", topology_name=name).devices
+    except (jax.errors.JaxRuntimeError, NotImplementedError, RuntimeError, ValueError) as error:
+        said = str(error).partition("\n")[0]
+        missing = "libtpu" in said.lower() or "no backend" in said.lower() or "unknown backend" in said.lower()
+        why = "compiling for a TPU needs libtpu: pip install 'specjax[tpu]'" if missing else f"should be like {TOPOLOGIES}"
+        raise ValueError(f"topology={name!r}: {why} ({said})") from error
+    if found[0].device_kind not in CHIPS:
+        raise ValueError(f"topology={name!r}: nothing is known here of a {found[0].device_kind}; {TOPOLOGIES}")
+    cores = len(found) / len({tuple(device.coords) for device in found})
+    chip = CHIPS[found[0].device_kind]
+    return list(found), chip._replace(**{field: x / cores for field, x in chip._asdict().items() if field != "name"})
+
+
+QUIET = {  # libtpu would ask a machine's metadata what slice it is part of, and complain that nobody answers
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_STDERR_LOG_LEVEL": "3",
+}
