@@ -41,6 +41,7 @@ setup(
         "test": TEST,
         "dev": [*TEST, "build>=1.2,<2"],
         "parity": TORCH,
+        "tpu": ["jax[tpu]>=0.10,<0.13"],  # on a TPU; and elsewhere to compile for one (specjax.aot)
         "bench": [*TORCH, "llama-cpp-python>=0.3.16,<0.4"],
     },
     classifiers=[

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
+from specjax import sharding
 from specjax.bench.schema import make, nearest, within
 from specjax.build import MOST, distinct, part, plain
 from specjax.models.load.names import DTYPES
@@ -52,6 +53,8 @@ def plan(config: ConfigDict | Mapping) -> Plan:
     for name in ("log_every", "checkpoint_every"):
         within(f"config.{name}", getattr(made, name), 1, made.optimizer.steps)
     within("evaluate.every", made.evaluate.every, 1, made.optimizer.steps)
+    if made.mesh is not None:
+        sharding.shape_of(made.mesh)
     _check_effect(made)
     return made
 

@@ -143,20 +143,19 @@ def training_step(plan, devices: list, shape_only: bool) -> Program:
       ValueError: as `load`, or the devices do not divide a batch.
     """
     target = model(plan.target.source, dtype=plan.target.dtype, layout=None, shape_only=shape_only)
-    kind, mesh, rows = plan.draft.over(target), step.mesh(devices), plan.optimizer.rows
-    if rows % len(devices):
-        raise ValueError(f"optimizer.batch / accumulate is {rows} rows: {len(devices)} devices need a multiple of their number")
+    kind, mesh = plan.draft.over(target), step.mesh(plan.mesh, devices)
+    step.check_rows(plan.optimizer.rows, mesh)
     id_U = None if plan.draft.vocab is None else np.arange(plan.draft.vocab, dtype=np.int32)
     place_V = None if id_U is None else place_of(id_U, target.model.vocab)
-    whole, split = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in ((), ("data",)))
     program = step.Program(kind, plan.loss, plan.decay, plan.optimizer, mesh)
     given = lambda params: dataclasses.replace(target, params=params)
     params = jax.eval_shape(lambda params: kind.init(given(params), id_U, plan.seed), target.params)
     frozen = jax.eval_shape(lambda params: kind.frozen(given(params), id_U), target.params)
-    everywhere = lambda tree: jax.tree.map(lambda x: as_shape(x, whole), tree)
-    state = everywhere(jax.eval_shape(lambda params: step.start(program, params), params))
-    batch = jax.tree.map(lambda x: as_shape(x, split), _batch(plan, kind, target))
-    fixed = everywhere(step.Fixed(frozen, place_V))
+    placed = lambda tree: jax.tree.map(as_shape, tree, step.where(program, tree))
+    state = placed(jax.eval_shape(functools.partial(step.start, program), params))
+    rows = Layout(mesh).sharding("data")
+    batch = jax.tree.map(lambda x: as_shape(x, rows), _batch(plan, kind, target))
+    fixed = placed(step.Fixed(frozen, place_V))
     held = {"parameters": state.params, "optimizer": state.optimizer, "frozen": fixed, "batch": batch}
     return Program(step.train, (program, fixed, state, batch), held)
 

@@ -31,7 +31,7 @@ def learnt(kind, id_U, steps=150):
     packed, _ = pack.pack([(np.asarray(text()), np.arange(len(text())) >= len(PROMPT))], 48)
     batch = scores.Teacher(target, kind.taps, 8)(Batch(*packed))
     settings = Optimizer(steps=steps, batch=1, learning_rate=1e-2, warmup=10, weight_decay=0.0)
-    program = step.Program(kind, losses.CE(), 1.0, settings, step.mesh(jax.devices()[:1]))
+    program = step.Program(kind, losses.CE(), 1.0, settings, step.mesh(devices=jax.devices()[:1]))
     place_V = None if id_U is None else targets.place_of(id_U, target.model.vocab)
     fixed = step.Fixed(kind.frozen(target, id_U), place_V)
     state = step.start(program, kind.init(target, id_U, 0))

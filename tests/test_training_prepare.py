@@ -2,6 +2,7 @@ import dataclasses
 import io
 import json
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -157,6 +158,6 @@ def test_shards_of_others(tmp_path):
 
 
 def test_rows_that_devices_cannot_share_are_refused(monkeypatch):
-    monkeypatch.setattr(prepare.jax, "device_count", lambda: 8)
-    with pytest.raises(ValueError, match=r"optimizer.batch / accumulate is 4 rows: 8 devices need a multiple of their number"):
+    monkeypatch.setattr(prepare.step, "mesh", lambda text: types.SimpleNamespace(shape={"data": 8, "model": 1}))
+    with pytest.raises(ValueError, match=r"optimizer.batch / accumulate is 4 rows: 8 devices along the data axis need a multiple"):
         prepare.loaded(build_training.plan(tiny_training.get_config()))

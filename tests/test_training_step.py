@@ -10,8 +10,11 @@ import numpy as np
 import tiny_training
 from tiny_training import TableKind, batch, program, train
 
-from specjax.training import losses, step
+import specjax
+from specjax.training import losses, step, targets
+from specjax.training.drafts import eagle3
 from specjax.training.plan import Optimizer
+from specjax.training.scores import Teacher
 
 
 def leaves(state):
@@ -83,24 +86,57 @@ def test_only_matrices_decay():
     assert decays == {"qkv_bias_GJC": False, "up_DUF": True, "mlp_norm_D": False}
 
 
-def test_shares_of_eight_devices_give_the_losses_of_one():
-    """Twenty steps, in a process that has eight."""
+MESHES = "data:8", "model:8", "data:2,model:4"
+
+
+def test_losses_do_not_hang_on_the_mesh():
+    """Twenty steps of a table over eight devices, and of an EAGLE-3 draft over several meshes, in a process that has eight."""
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=True)
-    alone, together = json.loads(done.stdout)
-    assert len(alone) == 20 and alone[-1] < 0.8 * alone[0]
-    np.testing.assert_allclose(alone, together, rtol=0, atol=1e-5)
+    found = json.loads(done.stdout)
+    for kind, meshes in (("table", ["data:8"]), ("eagle3", MESHES)):
+        alone = found[f"{kind} alone"]
+        assert len(alone) == 20 and alone[-1] < 0.8 * alone[0]
+        for mesh in meshes:
+            np.testing.assert_allclose(alone, found[f"{kind} {mesh}"], rtol=0, atol=1e-5, err_msg=mesh)
+    split = ["P(None, None, 'model')"] * 2
+    assert found["splits"] == {"data:8": ["P()"] * 2, "model:8": split, "data:2,model:4": split}
 
 
-def on_devices(devices) -> list[float]:
+def table_losses(devices) -> list[float]:
     made, said = program(devices), []
     state = step.start(made, made.kind.init())
     for i in range(20):
-        state = train(made, [batch(i % 3)], state._replace(sums=step.everywhere(made.mesh, step.no_sums())))
+        state = train(made, [batch(i % 3)], state._replace(sums=step.placed(made, step.no_sums())))
         said.append(float(state.sums["loss"] / state.sums["weight"]))
     assert len(state.params["table_VU"].sharding.device_set) == len(devices)
     return said
 
 
+def eagle3_losses(mesh) -> tuple[list[float], list[str]]:
+    """(losses, how a kernel and what the optimizer keeps of it are split)."""
+    target, id_U = specjax.load("toy://tiny"), np.arange(0, 256, 2, dtype=np.int32)
+    kind = eagle3.over(target, len(id_U), (0, 1), 2, True)
+    settings = Optimizer(steps=20, batch=8, learning_rate=3e-3, warmup=2)
+    made = step.Program(kind, losses.ForwardKL(), 0.8, settings, mesh)
+    fixed = step.placed(made, step.Fixed(kind.frozen(target, id_U), targets.place_of(id_U, 257)))
+    given = [jax.device_get(Teacher(target, kind.taps, 16)(batch(i)._replace(law=None))) for i in range(2)]
+    state, said = step.start(made, kind.init(target, id_U, 0)), []
+    for i in range(20):
+        state = step.train(made, fixed, state._replace(sums=step.placed(made, step.no_sums())), step.spread(mesh, given[i % 2]))
+        said.append(float(state.sums["loss"] / state.sums["weight"]))
+    kernels = [x for path, x in jax.tree.leaves_with_path((state.params, state.optimizer)) if "up_DUF" in jax.tree_util.keystr(path)]
+    return said, [str(x.sharding.spec) for x in kernels[:2]]
+
+
 if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 8)
-    print(json.dumps([on_devices(jax.devices()[:1]), on_devices(jax.devices())]))
+    one, eight = jax.devices()[:1], jax.devices()
+    found = {
+        "table alone": table_losses(one),
+        "table data:8": table_losses(eight),
+        "eagle3 alone": eagle3_losses(step.mesh(devices=one))[0],
+    }
+    found["splits"] = {}
+    for mesh in MESHES:
+        found[f"eagle3 {mesh}"], found["splits"][mesh] = eagle3_losses(step.mesh(mesh))
+    print(json.dumps(found))

@@ -45,12 +45,12 @@ def batch(seed: int, count: int = 8) -> rows.Batch:
 def program(devices=None, decay=0.5, **numbers) -> step.Program:
     numbers = dict(steps=20, batch=8, learning_rate=0.1, warmup=4) | numbers
     loss = losses.Weighted(((1.0, losses.ForwardKL()), (0.5, losses.CE())))
-    mesh = step.mesh(jax.devices()[:1] if devices is None else devices)
+    mesh = step.mesh(devices=jax.devices()[:1] if devices is None else devices)
     return step.Program(TableKind(), loss, decay, plan.Optimizer(**numbers), mesh)
 
 
 def fixed(made: step.Program) -> step.Fixed:
-    return step.everywhere(made.mesh, step.Fixed({"scale": np.float32(1.5)}, PLACE_V))
+    return step.placed(made, step.Fixed({"scale": np.float32(1.5)}, PLACE_V))
 
 
 def train(made: step.Program, batches, state=None) -> step.State:

@@ -40,12 +40,12 @@ class Run:
 
     def __init__(self, ready: Ready, workdir: Path, command: str, say: Callable[[str], None], check: Callable[[], None]):
         self.plan, self.ready, self.workdir, self.command, self.say, self.check = ready.plan, ready, workdir, command, say, check
-        self.mesh, vocab, self.since, self.reported = step.mesh(), ready.target.model.vocab, 0.0, 0.0
+        self.mesh, vocab, self.since, self.reported = step.mesh(self.plan.mesh), ready.target.model.vocab, 0.0, 0.0
         if (where := data_kept(workdir)) and where.get("digest") != ready.digest:
             raise ValueError(f"{workdir} holds a run on other data or held-out prompts than are there now: name another folder")
         place_V = None if ready.id_U is None else targets.place_of(ready.id_U, vocab)
         self.program = Program(ready.kind, self.plan.loss, self.plan.decay, self.plan.optimizer, self.mesh)
-        self.fixed = step.everywhere(self.mesh, Fixed(ready.kind.frozen(ready.target, ready.id_U), place_V))
+        self.fixed = step.placed(self.program, Fixed(ready.kind.frozen(ready.target, ready.id_U), place_V))
         self.feed = feed.feed(ready.sources, self.plan.optimizer.batch, self.plan.seed)
         self.mixing = self._mixing()
         self.teacher = ready.teacher and self._everywhere(ready.teacher)
@@ -129,7 +129,7 @@ class Run:
         clock = datetime.timedelta(seconds=round(left))
         self.say(f"step {done}/{self.plan.optimizer.steps}: loss {row['loss']:.4f}, {row['tokens_per_second']:.0f} tokens/s, {clock} left")
         self.since, self.reported = now, 0.0
-        return state._replace(sums=step.everywhere(self.mesh, step.no_sums()))
+        return state._replace(sums=step.placed(self.program, step.no_sums()))
 
     def _is_evaluated(self, done: int) -> bool:
         return done % self.plan.evaluate.every == 0 or done == self.plan.optimizer.steps

@@ -144,7 +144,8 @@ class Evaluate:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A checked run. loss: weighed terms. decay: a row of place j of a draft weighs decay**j. log_every, checkpoint_every: steps."""
+    """A checked run. loss: weighed terms. decay: a row of place j of a draft weighs decay**j. log_every, checkpoint_every: steps. mesh: all
+    devices, like 'data:2,model:4'; None: all along the data axis. A run may go on over another."""
 
     target: Target
     draft: Any
@@ -157,10 +158,11 @@ class Plan:
     seed: int = 0
     log_every: int = 50
     checkpoint_every: int = 500
+    mesh: str | None = None
 
     def resolved(self) -> dict:
-        """The plan as JSON, everything spelled out, keys as the flags name them: {"optimizer.steps": 2000, ...}."""
-        return dict(_flat(_resolved(self)))
+        """What decides the draft, as JSON, everything spelled out, keys as the flags name them: {"optimizer.steps": 2000, ...}."""
+        return {name: value for name, value in _flat(_resolved(self)) if name != "mesh"}
 
 
 def _flat(fields: dict, before: str = ""):

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from specjax import lm
 from specjax import prompts as prompt_sets
 from specjax.lm import LM
-from specjax.training import held_out, scores
+from specjax.training import held_out, scores, step
 from specjax.training.answers import Answers
 from specjax.training.drafts import Kind
 from specjax.training.mixing import beginning
@@ -54,9 +53,7 @@ def loaded(plan: Plan) -> tuple[LM, Kind]:
     if target.max_positions and plan.data.length > target.max_positions:
         raise ValueError(f"data.length={plan.data.length} must be at most {target.max_positions}, the positions of {plan.target.source}")
     kind = plan.draft.over(target)
-    if plan.optimizer.rows % jax.device_count():
-        said = f"optimizer.batch / accumulate is {plan.optimizer.rows} rows"
-        raise ValueError(f"{said}: {jax.device_count()} devices need a multiple of their number")
+    step.check_rows(plan.optimizer.rows, step.mesh(plan.mesh))
     for name in plan.data.exclude:
         prompt_sets.load(name)
     if plan.data.exclude and target.tokenizer is None:

@@ -1,20 +1,22 @@
 """One training step: the loss over a batch, its gradient, AdamW. One jitted function that works in place.
 
-The data axis of a mesh: parameters are on every device, a batch is split over them, and the mean is over all rows that count, wherever
-they are. One device is a mesh of one. Parameters and optimizer are float32, the passes between in a dtype of their own.
+Over a mesh a batch is split over the data axis, and the mean is over all rows that count, wherever they are; parameters, and what the
+optimizer keeps of each, are split over the model axis by the letters of their names (`specjax.sharding`). One device is a mesh of one.
+Parameters and optimizer are float32, the passes between in a dtype of their own.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
+from specjax.sharding import Layout, mesh_of
 from specjax.training import losses, rows
 from specjax.training.plan import Optimizer
 from specjax.types import Array, PyTree
@@ -48,20 +50,41 @@ class Program(NamedTuple):
     mesh: Mesh
 
 
-def mesh(devices=None) -> Mesh:
-    """All devices along the data axis."""
-    return Mesh(np.asarray(jax.devices() if devices is None else devices), ("data",))
+def mesh(text: str | None = None, devices=None) -> Mesh:
+    """As `sharding.mesh_of`; without a text, all devices along the data axis."""
+    devices = jax.devices() if devices is None else devices
+    return mesh_of(text or f"data:{len(devices)}", devices)
 
 
-@functools.partial(jax.jit, static_argnames="mesh")
-def everywhere(mesh: Mesh, tree: PyTree) -> PyTree:
-    """On every device; copies, so that what a step overwrites is nobody else's."""
-    return jax.lax.with_sharding_constraint(jax.tree.map(jnp.copy, tree), NamedSharding(mesh, PartitionSpec()))
+def check_rows(rows: int, mesh: Mesh) -> None:
+    """Raises ValueError unless the data axis divides so many rows."""
+    if rows % (data := mesh.shape["data"]):
+        said = f"optimizer.batch / accumulate is {rows} rows"
+        raise ValueError(f"{said}: {data} devices along the data axis need a multiple of their number")
+
+
+def where(program: Program, tree: PyTree) -> PyTree:
+    """Where arrays lie: those in a dict by their names, so parameters and what an optimizer keeps of each; others whole on every device."""
+    model, layout = getattr(program.kind, "model", None), Layout(program.mesh)
+    config = model and getattr(model.config, "base", model.config)
+
+    def one(path, x):
+        name = path[-1].key if config and path and isinstance(path[-1], jax.tree_util.DictKey) else ""
+        named = x.ndim and re.fullmatch(rf"\w+_[A-Z]{{{x.ndim}}}", name)
+        return layout.of_parameter(config, name, x.shape) if named else layout.sharding()
+
+    return jax.tree_util.tree_map_with_path(one, tree)
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def placed(program: Program, tree: PyTree) -> PyTree:
+    """Where it lies; copies, so that what a step overwrites is nobody else's."""
+    return jax.lax.with_sharding_constraint(jax.tree.map(jnp.copy, tree), where(program, tree))
 
 
 def spread(mesh: Mesh, batch: rows.Batch) -> rows.Batch:
-    """A batch [B, ...], its rows split over the devices."""
-    return jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
+    """A batch [B, ...], its rows split over the data axis."""
+    return jax.device_put(batch, Layout(mesh).sharding("data"))
 
 
 def schedule(settings: Optimizer) -> optax.Schedule:
@@ -86,7 +109,7 @@ def start(program: Program, params: PyTree) -> State:
     """Before the first step."""
     zero, none = jnp.zeros((), jnp.int32), jnp.full((), -1, jnp.int32)
     state = State(params, optimizer(program.optimizer).init(params), zero, zero, none, no_sums())
-    return everywhere(program.mesh, state)
+    return placed(program, state)
 
 
 def no_sums() -> dict[str, Array]:
@@ -126,7 +149,7 @@ def train(program: Program, fixed: Fixed, state: State, batch: rows.Batch) -> St
         failed=jnp.where(finite | (state.failed >= 0), state.failed, state.step),
         sums=jax.tree.map(jnp.add, state.sums, said),
     )
-    return jax.lax.with_sharding_constraint(new, NamedSharding(program.mesh, PartitionSpec()))
+    return jax.lax.with_sharding_constraint(new, where(program, new))
 
 
 def _parts(count: int, x):
