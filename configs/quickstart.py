@@ -23,7 +23,7 @@ TRAINED = {  # the draft alone, and where no n-gram matches; it drafts on while 
     "draft": dict(drafter=DRAFT, ladder=(1, 2, 3, 5)),
     "ngram+draft": dict(drafter=dict(name="combined", first=dict(per_match=2.5, **NGRAM), second=DRAFT), ladder=(1, 3, 5, 8)),
 }
-SURE = dict(name="confidence", threshold=0.4)
+SURE = dict(name="confidence", threshold=0.3)
 LENGTHS = {  # by match: a longer match is trusted for more tokens
     "K=3": dict(drafter=NGRAM, length=dict(name="fixed", k=3)),
     "K=7": dict(drafter=NGRAM, length=dict(name="fixed", k=7)),

@@ -14,7 +14,7 @@ from ml_collections.config_dict import placeholder
 DRAFT = dict(name="trained", path=str(Path(__file__).parents[1] / "drafts" / "smollm2-135m-instruct"), most=4)
 NGRAM = dict(name="ngram", most=7, per_match=2.5)
 BOTH = dict(name="combined", first=NGRAM, second=DRAFT)
-SURE = dict(name="confidence", threshold=0.4)
+SURE = dict(name="confidence", threshold=0.3)
 NARROW, WIDE = (1, 2, 3, 5), (1, 3, 5, 8)
 ARMS = {
     "ngram": dict(drafter=NGRAM, length="match"),

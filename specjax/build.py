@@ -180,9 +180,6 @@ def _arm(given, where):
         raise ValueError(f"{where}.draft_sampling.coupled changes nothing: the draft takes the target's noise, which is not coupled")
     length = getattr(arm.length, "policy", arm.length)
     doubts = isinstance(length, Confidence | Entropy)
-    if isinstance(length, Confidence) and np.size(length.threshold) > most:
-        count = np.size(length.threshold)
-        raise ValueError(f"{where}.length.threshold has {count} numbers, and a draft at most {most} places")
     argmax = arm.draft_sampling is not None and arm.draft_sampling.temperature is None and arm.sampling.temperature is not None
     if doubts and (isinstance(arm.drafter, NGram) or argmax):
         raise ValueError(

@@ -72,7 +72,6 @@ def test_absent_leaves_the_choice_to_the_decoder_and_match_takes_all():
     "given",
     [
         dict(name="confidence", threshold=0.5),
-        dict(name="confidence", threshold=(0.5, 0.25)),
         dict(name="entropy", gamma=0.5, step=0),
         dict(name="tiers", tiers=(2, 5)),
         dict(name="optimal", rate=0.5),
@@ -280,9 +279,6 @@ BAD = {
     ),
     r"arms\[0\].length.policy.k is missing": config(arms=[{**NGRAM, "length": dict(name="stand_aside", policy="fixed")}]),
     r"arms\[0\].length.policy is missing": config(arms=[{**NGRAM, "length": "stand_aside"}]),
-    r"arms\[0\].length.threshold has 4 numbers, and a draft at most 3 places": config(
-        arms=[dict(name="a", drafter=dict(name="model", source="x", most=3), length=dict(name="confidence", threshold=[0.4, 0.3, 0.2, 0]))]
-    ),
     r"arms\[0\].length.thresold is not a key: .*; did you mean 'threshold'?": config(
         arms=[{**NGRAM, "length": dict(name="confidence", thresold=1)}]
     ),

@@ -8,7 +8,7 @@
 
 All variants read one folder of data, that of the repository. One value runs it larger, on one accelerator, with data that the first run
 makes: config.py:lk@accelerator. Drafts, prompts and data are those of configs/distill_smollm2.py, from which this differs only in what
-VARIANTS and BUDGETS say.
+PLACES, DECAY, VARIANTS and BUDGETS say.
 """
 
 import runpy
@@ -18,7 +18,8 @@ from ml_collections import ConfigDict
 
 DISTILL = runpy.run_path(str(Path(__file__).parents[2] / "configs" / "distill_smollm2.py"))
 FOLDER = "runs/distillation/data"  # of the accelerator
-VARIANTS = {  # what differs from lk, the loss that the shipped draft was trained with
+PLACES, DECAY = 3, 0.8  # of every variant
+VARIANTS = {  # what differs from lk
     "before": dict(steps=1, learning_rate=1e-12),  # the draft as it begins
     "lk": {},
     "forward_kl": dict(loss="forward_kl"),
@@ -35,6 +36,7 @@ def get_config(what: str = "lk") -> ConfigDict:
     chosen, budget, config = VARIANTS[variant], BUDGETS[size or "laptop"], DISTILL["get_config"](size or "laptop")
     steps = chosen.get("steps", budget["steps"])
     with config.unlocked():
+        config.draft.places, config.decay = PLACES, DECAY
         config.data.folder = config.data.folder or FOLDER
         made = [s for s in config.data.sources if s["name"] == "self_prompted"]  # of shards that are there already half is not to be had
         config.data.sources = tuple({**s, "shards": max(1, s["shards"] // chosen.get("share", 1))} for s in made)
