@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from specjax.sharding import send
 from specjax.training import losses, rows
 from specjax.training.plan import Optimizer
 from specjax.types import Array, PyTree
@@ -61,7 +62,7 @@ def everywhere(mesh: Mesh, tree: PyTree) -> PyTree:
 
 def spread(mesh: Mesh, batch: rows.Batch) -> rows.Batch:
     """A batch [B, ...], its rows split over the devices."""
-    return jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
+    return jax.tree.map(lambda x: send(x, NamedSharding(mesh, PartitionSpec("data"))), batch)
 
 
 def schedule(settings: Optimizer) -> optax.Schedule:
