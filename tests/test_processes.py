@@ -240,7 +240,6 @@ BAD = {
     ("--coordinator=here:1", "--processes=2", "--process=2"): "--process=2 must be one of 0 to 1: --processes=2",
     ("--coordinator=here:1", "--processes=2", "--process=-1"): "--process=-1 must be a whole number of at least 0",
     ("JAX_COORDINATOR_ADDRESS=here:1", "JAX_NUM_PROCESSES=two", "JAX_PROCESS_ID=0"): "JAX_NUM_PROCESSES=two must be a whole number",
-    ("--distributed",): "the processes did not meet: ",
 }
 
 
@@ -256,17 +255,35 @@ def test_how_they_cannot_meet_is_one_line(given, monkeypatch, capsys):
 
 
 def test_flags_and_the_environment_say_the_same(monkeypatch):
-    met = []
-    monkeypatch.setattr(jax.distributed, "initialize", lambda **named: met.append(named))
+    assert joined(monkeypatch, []) == []
+    assert joined(monkeypatch, ["--distributed"]) == [[None, None, None]]
     for name, value in zip(processes.ENVIRONMENT.values(), ("there:7", "3", "1"), strict=True):
         monkeypatch.setenv(name, value)
-    for args in ([], ["--coordinator=here:8", "--process=2"]):
-        flags.FLAGS.unparse_flags()
-        flags.FLAGS(["", *args])
+    assert joined(monkeypatch, []) == [["there:7", 3, 1]]
+    assert joined(monkeypatch, ["--coordinator=here:8", "--process=2"]) == [["here:8", 3, 2]]
+
+
+def joined(monkeypatch, args) -> list:
+    """What JAX is asked for."""
+    asked, names = [], ("coordinator_address", "num_processes", "process_id")
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **named: asked.append([named[name] for name in names]))
+    flags.FLAGS.unparse_flags()
+    flags.FLAGS(["", *args])
+    processes.join()
+    flags.FLAGS.unparse_flags()
+    return asked
+
+
+def test_processes_that_do_not_find_each_other(monkeypatch):
+    def initialize(**named):
+        raise RuntimeError("DEADLINE_EXCEEDED: nobody came")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    flags.FLAGS.unparse_flags()
+    flags.FLAGS(["", "--distributed"])
+    with pytest.raises(ValueError, match="the processes did not meet: DEADLINE_EXCEEDED: nobody came"):
         processes.join()
     flags.FLAGS.unparse_flags()
-    names = "coordinator_address", "num_processes", "process_id"
-    assert [[one[name] for name in names] for one in met] == [["there:7", 3, 1], ["here:8", 3, 2]]
 
 
 def test_one_process_needs_nobody():
