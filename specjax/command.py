@@ -12,6 +12,8 @@ from absl import flags
 from filelock import FileLock
 from ml_collections import config_flags
 
+from specjax import processes
+
 CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a file with get_config().", lock_config=True)
 
 
@@ -38,7 +40,8 @@ def parse_flags(argv: list[str], takes: tuple[str, ...] = ()) -> list[str]:
 
 def fail(error: Exception):
     """Bad input: one line, exit code 2."""
-    note(f"error: {one_line(error)}")
+    if processes.speaks(error):
+        note(f"error: {one_line(error)}")
     sys.exit(2)
 
 
@@ -73,7 +76,8 @@ def settle_jax() -> None:
     if sys.stdout:  # None where the process was started with it closed
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter gets its code
     logging.getLogger("jax._src.xla_bridge").setLevel(logging.ERROR)
-    logging.getLogger("jax._src.profiler").setLevel(logging.WARNING)
+    for news in ("profiler", "distributed"):
+        logging.getLogger(f"jax._src.{news}").setLevel(logging.WARNING)
     try:
         folder = Path(os.environ.get("SPECJAX_CACHE") or "~/.cache/specjax").expanduser() / "xla"
         folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from specjax.models import border, toy
 from specjax.models.load import load as load_checkpoint
-from specjax.sharding import Layout
+from specjax.sharding import Layout, everywhere
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ def place(lm: LM, layout: Layout) -> LM:
         raise ValueError(f"{lm.source} lies on a mesh already")
     config = getattr(lm.model, "config", None)
     if config is None:  # of a table all devices have all
-        return dataclasses.replace(lm, params=jax.device_put(lm.params, layout.sharding()), layout=layout)
+        return dataclasses.replace(lm, params=everywhere(layout, lm.params), layout=layout)
     model = dataclasses.replace(lm.model, config=layout.config(config))
     notes = tuple(layout.told(config))
     return dataclasses.replace(lm, model=model, params=layout.place(config, lm.params), layout=layout, notes=notes)

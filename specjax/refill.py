@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from specjax import decode
+from specjax.sharding import fetch
 from specjax.state import RUNNING
 
 
@@ -31,14 +32,14 @@ def decode_all(
     state = decoder.prefill(decoder.start([prompts[i] for i in first], [budgets[i] for i in first], [ids[i] for i in first], size, most))
     held = dict(enumerate(first))  # row -> prompt
     while held:
-        finish_B = np.asarray(state.finish_B)
+        finish_B = fetch(state.finish_B)
         for row in [row for row in held if finish_B[row] != RUNNING]:
             yield held.pop(row), decoder.output(state, [row])
             if (index := next(waiting, None)) is not None:
                 held[row] = index
                 one = decoder.prefill(decoder.start([prompts[index]], [budgets[index]], [ids[index]], size, most))
                 state = one if len(first) == 1 else decode.put_row(state, one, np.int32(row), layouts=decoder.setup.layouts)
-        running = int(np.sum(np.asarray(state.finish_B) == RUNNING))
+        running = int(np.sum(fetch(state.finish_B) == RUNNING))
         if running:
             state = decoder.generate_until(state, running - 1)
 

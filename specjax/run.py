@@ -12,14 +12,14 @@ from __future__ import annotations
 from absl import app, flags
 from rich.console import Console
 
-from specjax import build, command, signals, stopping
+from specjax import build, command, processes, signals, stopping
 from specjax.bench import look, sweep
 from specjax.bench.plan import Experiment
 from specjax.bench.records import Workdir
 from specjax.command import CONFIG, fail, note, one_line, say
 from specjax.report import table
 from specjax.report.progress import progress
-from specjax.stopping import WORKDIR, default_workdir, of_the_machine, this_command
+from specjax.stopping import of_the_machine, this_command
 
 flags.adopt_module_key_flags(command)
 flags.adopt_module_key_flags(stopping)
@@ -31,7 +31,7 @@ DUMP_HLO = flags.DEFINE_bool("dump_hlo", False, "At the end, write each program 
 def main(argv: list[str]) -> None:
     if CONFIG.value is None:
         fail(ValueError("--config=FILE is missing"))
-    workdir = Workdir(WORKDIR.value or default_workdir())
+    workdir = stopping.begin()
     try:
         with signals.heard(note) as check:
             decode(prepare(workdir), workdir, check)
@@ -46,9 +46,11 @@ def main(argv: list[str]) -> None:
 def prepare(workdir: Workdir) -> Experiment:
     """All that can be refused is refused here, before anything is written."""
     try:
-        plan = build.plan(CONFIG.value)
+        plan = processes.agreed(lambda: build.plan(CONFIG.value))
+        processes.alike("config", [plan.resolved(), DUMP_HLO.value, PROFILE.value])
         workdir.check(plan.resolved())
-        experiment = build.load(plan)
+        experiment = processes.agreed(lambda: build.load(plan))
+        processes.alike("set of prompts, weights or parts", experiment.fingerprint)
         sweep.check(experiment, workdir)
         return experiment
     except (ValueError, OverflowError, OSError) as error:
@@ -56,7 +58,7 @@ def prepare(workdir: Workdir) -> Experiment:
 
 
 def decode(experiment: Experiment, workdir: Workdir, check) -> None:
-    summary = sweep.whole(experiment, workdir, this_command(MODULE), say, lambda jobs: checked(progress(jobs), check))
+    summary = sweep.whole(experiment, workdir, this_command(MODULE), say, lambda jobs: checked(shown(jobs), check))
     table.show(summary, Console())
     if DUMP_HLO.value:
         paths = look.dump_hlo(experiment, workdir.path / "hlo")
@@ -70,6 +72,10 @@ def leave(workdir: Workdir, why: str, code: int):
     file = workdir.path / "records.jsonl"
     kept = file.read_bytes().count(b"\n") if file.exists() else 0  # a line that was not finished does not count
     stopping.leave(MODULE, workdir.path, why, f"{kept} records are kept", code)
+
+
+def shown(jobs):
+    return progress(jobs) if processes.speaks() else jobs
 
 
 def checked(jobs, check):

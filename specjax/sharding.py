@@ -19,7 +19,6 @@ from pathlib import PurePosixPath
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.extend import backend
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -65,7 +64,7 @@ class Layout:
     @property
     def planned(self) -> bool:
         """Whether its devices are only planned with (`specjax.topology`): whatever is put on them becomes a shape."""
-        return self.mesh.devices.flat[0].client not in backend.backends().values()
+        return _planned(self.mesh)
 
     @property
     def ways(self) -> int:
@@ -136,6 +135,10 @@ class Layout:
         return jax.make_array_from_callback(array.shape, self.of_parameter(config, name, array.shape), lambda at: array[at])
 
 
+def _planned(mesh: Mesh) -> bool:
+    return mesh.devices.flat[0].client not in backend.backends().values()
+
+
 def as_shape(x, sharding: NamedSharding | None = None) -> jax.ShapeDtypeStruct:
     """What stands for an array, and where it will lie."""
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
@@ -180,26 +183,35 @@ def pin(layout: Layout | None, batch: int, tree: PyTree) -> PyTree:
     return tree if layout is None else jax.lax.with_sharding_constraint(tree, of_rows(layout, batch, tree))
 
 
+def send(x, where: NamedSharding) -> jax.Array | jax.ShapeDtypeStruct:
+    """An array to where it lies; of a shape, or where devices are only planned with, where it will lie. Over several processes each sends
+    what its devices hold: `device_put` would compare all of it first."""
+    if isinstance(x, jax.ShapeDtypeStruct) or _planned(where.mesh):
+        return as_shape(x, where)
+    if where.is_fully_addressable or (isinstance(x, jax.Array) and not x.is_fully_addressable):
+        return jax.device_put(x, where)
+    if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(send(jax.random.key_data(x), where), impl=jax.random.key_impl(x))
+    whole = np.asarray(x)
+    places = where.addressable_devices_indices_map(whole.shape)
+    parts = [jax.device_put(whole[at], device) for device, at in places.items()]
+    return jax.make_array_from_single_device_arrays(whole.shape, where, parts)
+
+
 def spread(layout: Layout | None, batch: int, tree: PyTree) -> PyTree:
-    """The same outside of a program; of shapes it says where their arrays will lie."""
+    """The same outside of a program."""
     if layout is None:
         return tree
-    planned = layout.planned
-    put = lambda x, where: as_shape(x, where) if planned or isinstance(x, jax.ShapeDtypeStruct) else jax.device_put(x, where)
-    return jax.tree.map(put, tree, of_rows(layout, batch, tree))
+    return jax.tree.map(send, tree, of_rows(layout, batch, tree))
 
 
 def everywhere(layout: Layout | None, tree: PyTree) -> PyTree:
     """Arrays that are not on the mesh yet, whole on every device of it; shapes of a plan stay."""
 
-    planned = layout is not None and layout.planned
-
     def put(x):
         if isinstance(x, jax.ShapeDtypeStruct) or (isinstance(x, jax.Array) and (layout is None or _on(x, layout.mesh))):
             return x
-        if planned:
-            return as_shape(x, layout.sharding())
-        return jax.device_put(x) if layout is None else jax.device_put(x, layout.sharding())
+        return jax.device_put(x) if layout is None else send(x, layout.sharding())
 
     return jax.tree.map(put, tree)
 
@@ -215,7 +227,17 @@ def layout_of(mesh: Mesh, params: PyTree) -> Layout:
 
 
 def fetch(tree: PyTree) -> PyTree:
-    """NumPy arrays of the whole, on every process."""
-    if all(x.is_fully_addressable for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)):
-        return jax.device_get(tree)
-    return multihost_utils.process_allgather(tree, tiled=True)
+    """NumPy arrays of the whole, in every process: where others hold parts of them, all processes must ask."""
+    far = [x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array) and not (x.is_fully_addressable or x.is_fully_replicated)]
+    whole = dict(zip(map(id, far), _gathered(far, NamedSharding(far[0].sharding.mesh, PartitionSpec())), strict=True)) if far else {}
+    return jax.device_get(jax.tree.map(lambda x: whole.get(id(x), x), tree))
+
+
+def here(tree: PyTree) -> PyTree:
+    """Arrays that are whole on every device, on a device of this process alone."""
+    return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, tree)
+
+
+@functools.partial(jax.jit, static_argnames="where")
+def _gathered(arrays: list[jax.Array], where: NamedSharding) -> list[jax.Array]:
+    return jax.lax.with_sharding_constraint(arrays, where)

@@ -13,6 +13,8 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
+from specjax import processes
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -20,18 +22,20 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def heard(say: Callable[[str], None]) -> Iterator[Callable[[], None]]:
     """While this is open the first signal raises KeyboardInterrupt(number). For the main thread only.
 
-    Yields `check`, which raises it again if it was lost: Python drops what is raised inside a callback of the garbage collector.
+    Yields `check`, which raises it again if it was lost: Python drops what is raised inside a callback of the garbage collector. Of several
+    processes only `check` raises it, in all of them, whichever heard it: they must not part halfway.
     """
     raised: list[int] = []
 
     def stop(number, frame):
         if not raised:
             raised.append(number)
-            raise KeyboardInterrupt(number)
+            if processes.count() == 1:
+                raise KeyboardInterrupt(number)
 
     def check():
-        if raised:
-            raise KeyboardInterrupt(raised[0])
+        if number := processes.largest(raised[0] if raised else 0):
+            raise processes.marked(KeyboardInterrupt(number))
 
     reader, writer = socket.socketpair()
     writer.setblocking(False)

@@ -10,16 +10,31 @@ from pathlib import Path
 import jax
 from absl import flags
 
-from specjax.command import note
+from specjax import processes
+from specjax.bench.records import Workdir
+from specjax.command import fail, note
 
+flags.adopt_module_key_flags(processes)
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run; default runs/CONFIG-TIME.")
 DEVICE_FAILED = ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "DATA_LOSS", "ABORTED")  # how XLA's errors begin that are no fault of a program
 
 
+def begin() -> Workdir:
+    """Meet the other processes, if there are any, and name the folder, which is the same for all."""
+    try:
+        processes.join()
+    except ValueError as error:
+        fail(error)
+    return Workdir(processes.first(lambda: WORKDIR.value or default_workdir()))
+
+
 def leave(module: str, workdir: Path, why: str, kept: str, code: int):
-    """Say what is kept and how to go on."""
+    """Say what is kept and how to go on. To be called where the error that ends the run is caught."""
     go_on = this_command(module) if WORKDIR.value else [*this_command(module), f"--workdir={workdir}"]
-    note(f"{why}; {kept}, to go on: {shlex.join(go_on)}")
+    if processes.index() == 0:
+        note(f"{why}; {kept}, to go on: {shlex.join(go_on)}")
+    elif processes.speaks(sys.exception()):
+        note(f"process {processes.index()}: {why}")
     sys.exit(code)
 
 

@@ -14,11 +14,11 @@ import shlex
 from absl import app, flags, logging
 from rich.console import Console
 
-from specjax import build_training, command, signals, stopping
+from specjax import build_training, command, processes, signals, stopping
 from specjax.bench.records import Workdir
 from specjax.command import CONFIG, fail, note, one_line, say
 from specjax.report import trained
-from specjax.stopping import WORKDIR, default_workdir, of_the_machine, this_command
+from specjax.stopping import of_the_machine, this_command
 from specjax.training import metrics, prepare
 from specjax.training.checkpoint import steps_kept
 from specjax.training.export import check_free
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
     if CONFIG.value is None:
         fail(ValueError("--config=FILE is missing"))
     logging.set_verbosity(logging.ERROR)  # Orbax has much to say
-    workdir = Workdir(WORKDIR.value or default_workdir())
+    workdir = stopping.begin()
     try:
         with signals.heard(note) as check:
             train(workdir, check)
@@ -60,13 +60,20 @@ def train(workdir: Workdir, check) -> None:
 
 def checked(workdir: Workdir) -> tuple:
     """All that can be refused before anything is written is refused here."""
-    plan = build_training.plan(CONFIG.value)
-    workdir.check(plan.resolved())
+    plan = processes.agreed(lambda: build_training.plan(CONFIG.value))
+    processes.alike("config", plan.resolved())
+    check(workdir, plan.resolved())
+    return plan, *processes.agreed(lambda: prepare.loaded(plan))
+
+
+@processes.of_first
+def check(workdir: Workdir, config: dict) -> None:
+    """Of the folder."""
+    workdir.check(config)
     check_free(workdir.path / "draft")
     begun = [row for row in metrics.read(workdir.path) if row["kind"] == "evaluate" and row["step"] == 0]
     if steps_kept(workdir.path) is not None and not begun:
         raise ValueError(f"{workdir.path} holds a checkpoint and no metrics of its first evaluation: name another --workdir")
-    return plan, *prepare.loaded(plan)
 
 
 def refusing(call, wrong=(ValueError, OverflowError, OSError)):

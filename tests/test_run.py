@@ -104,7 +104,7 @@ def test_terminated(decoding, tmp_path, monkeypatch):
 
 def test_how_to_go_on_names_the_folder_and_quotes(decoding, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run, "default_workdir", lambda: "runs/new one")
+    monkeypatch.setattr(run.stopping, "default_workdir", lambda: "runs/new one")
     _, said = decoding(raises(KeyboardInterrupt()), "--workdir=", "--config.prompts.limit=3")
     assert said.endswith("--config.prompts.limit=3 '--workdir=runs/new one'\n")
 

@@ -13,7 +13,7 @@ def states():
     kept = []
     for i in range(4):
         state = train(made, [batch(i)], state)
-        kept.append(step.everywhere(made.mesh, state))
+        kept.append(step.placed(made, state))
     return kept
 
 

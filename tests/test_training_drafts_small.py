@@ -49,7 +49,7 @@ def test_it_overfits_one_text_and_then_drafts_it():
     kind = small.over(TARGET, len(id_U), (1,), 2, True)
     settings = Optimizer(steps=80, batch=1, learning_rate=1e-2, warmup=5)
     program = step.Program(kind, losses.Weighted(((1.0, losses.CE()),)), 1.0, settings, step.mesh(devices=jax.devices()[:1]))
-    fixed = step.everywhere(program.mesh, step.Fixed(kind.frozen(TARGET, id_U), targets.place_of(id_U, 257)))
+    fixed = step.placed(program, step.Fixed(kind.frozen(TARGET, id_U), targets.place_of(id_U, 257)))
     batch = rows([*TEXT[:8], *said], length=32)
     batch = step.spread(program.mesh, batch._replace(mask_BT=np.arange(32)[None] >= 8))
     state = step.start(program, kind.init(TARGET, id_U, 0))

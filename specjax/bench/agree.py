@@ -26,6 +26,7 @@ import numpy as np
 from specjax import processors, sampling
 from specjax.bench import line, turns
 from specjax.bench.plan import Experiment, LoadedArm, Task
+from specjax.sharding import fetch
 from specjax.types import Path
 
 TIE_BELOW = {"float32": 1e-3, "float64": 1e-9, "bfloat16": 0.25}  # measured for float32 only
@@ -113,12 +114,12 @@ def scores(experiment: Experiment, arm: LoadedArm, prefix: list[int], prompt_tok
     law = law if filters else dataclasses.replace(law, top_k=None, top_p=None, min_p=None)
     path = Path(state.token_BS, state.cursor_B[:, None] + 1, jnp.asarray([prompt_tokens]))
     if law.temperature is None:
-        return np.asarray(processors.processed(decoder.setup.processors, law, logits_V[None, None], path)[0, 0], np.float64)
+        return np.asarray(fetch(processors.processed(decoder.setup.processors, law, logits_V[None, None], path)[0, 0]), np.float64)
     noise_key = sampling.key(decoder.setup.seed, sampling.NOISE, state.id_B, state.cursor_B + 1)
     with np.errstate(divide="ignore"):
         law_BMV, _ = processors.law(decoder.setup.processors, law, logits_V[None, None], path)
-        log_law_V = np.log(np.asarray(law_BMV[0, 0], np.float64))
-    return log_law_V - np.log(np.asarray(sampling.noise(noise_key, len(logits_V))[0], np.float64))
+        log_law_V = np.log(np.asarray(fetch(law_BMV[0, 0]), np.float64))
+    return log_law_V - np.log(np.asarray(fetch(sampling.noise(noise_key, len(logits_V))[0]), np.float64))
 
 
 @functools.partial(jax.jit, static_argnames="model")

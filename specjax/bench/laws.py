@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import decode
+from specjax import decode, processes
 from specjax.api import sample_id
 from specjax.bench import line
 from specjax.bench.alike import Group, groups
@@ -30,6 +30,7 @@ from specjax.bench.judged import Drafts, Seen, see
 from specjax.bench.plan import Encoded, Experiment
 from specjax.bench.records import Workdir
 from specjax.lengths import EVERYTHING, Fixed
+from specjax.sharding import fetch
 from specjax.state import State
 from specjax.types import View
 from specjax.verify import cut_unknown, verify
@@ -92,15 +93,16 @@ def jobs(experiment: Experiment, workdir: Workdir) -> list[Job]:
 
 def record(experiment: Experiment, workdir: Workdir, say: Callable, progress: Callable = iter) -> None:
     """Draft at the roots that are not done yet, then write into laws.json what there is."""
-    (workdir.path / FOLDER).mkdir(exist_ok=True)
+    processes.first(lambda: (workdir.path / FOLDER).mkdir(exist_ok=True))
     everything = jobs(experiment, workdir)
     whole, size = sum(sum(job.whole) for job in everything), sum(sum(job.whole) * job.group.draft_bytes for job in everything)
     count = sum(len(job.places) for job in everything)
     say(f"recording {count} drafts, the laws of {whole} (at most {size / 1e6:.0f} MB): {workdir.path / FOLDER}")
-    for job in progress([job for job in everything if not zipfile.is_zipfile(workdir.path / job.file)]):
+    done = processes.first(lambda: {job.file for job in everything if zipfile.is_zipfile(workdir.path / job.file)})
+    for job in progress([job for job in everything if job.file not in done]):
         save(workdir.path / job.file, *drafts(experiment, job))
     mine = {group.name: [job for job in everything if job.group.name == group.name] for group in groups(experiment)}
-    workdir.write(INDEX, {"groups": [_described(workdir, own) for own in mine.values() if own]})
+    processes.first(lambda: workdir.write(INDEX, {"groups": [_described(workdir, own) for own in mine.values() if own]}))
 
 
 def _described(workdir: Workdir, own: list[Job]) -> dict:
@@ -134,7 +136,7 @@ def drafts(experiment: Experiment, job: Job) -> tuple[Seen, Drafts]:
     seen, kept = [], []
     for (place, sample), whole in zip(job.places, job.whole, strict=True):
         where = jnp.asarray([read + place - 1], jnp.int32), jnp.asarray([sample_id(prompt.id, sample)], jnp.uint32)
-        tree, arrays = jax.device_get(draft_at(setup, params, state, *where))
+        tree, arrays = fetch(draft_at(setup, params, state, *where))
         one = Drafts(tree.drawn, *arrays)
         seen.append(see(list(job.group.ways(one.drawn).values()), one))
         kept.append(one if whole else Drafts(one.drawn, *(x if x is None else x[:0] for x in one[1:])))
@@ -163,6 +165,7 @@ def draft_at(setup, params, state: State, cursor_B, id_B):
 # ---------------------------------------------------------------- files
 
 
+@processes.of_first
 def save(path: Path, seen: Seen, kept: Drafts) -> None:
     """Whole or not at all."""
     part = path.with_name(".part.npz")

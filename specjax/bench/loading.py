@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import LM, Combined, Decoder, Layout, api, load_drafter, mesh_of, place
+from specjax import LM, Combined, Decoder, Layout, api, load_drafter, mesh_of, place, processes
 from specjax.bench import laws, turns
 from specjax.bench.plan import (
     WITH_WEIGHTS,
@@ -43,6 +43,8 @@ def load(plan: Plan, load_model: Callable[..., LM] = api.load, devices=None) -> 
       ValueError: something cannot be loaded, or parts do not fit together.
     """
     began = time.perf_counter()
+    if plan.mesh is None and (count := processes.count()) > 1:
+        raise ValueError(f"config.mesh=None leaves {count} processes without a common mesh: set it, as in 'data:8', over all their devices")
     options = dataclasses.asdict(plan.prompts)
     chat = options.pop("chat")
     given = load_prompts(options.pop("source"), **options)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
+from specjax import processes
 from specjax.bench import line, measure, sweep
 from specjax.bench.plan import Experiment
 
@@ -32,19 +34,24 @@ def programs(experiment: Experiment) -> list[Program]:
 
 def dump_hlo(experiment: Experiment, folder: Path) -> list[Path]:
     """Write the optimized text of each distinct program, as XLA runs it on this device; its first line names the arms."""
-    folder.mkdir(parents=True, exist_ok=True)
+    processes.first(lambda: folder.mkdir(parents=True, exist_ok=True))
     paths = []
     for program in programs(experiment):
         text = program.function.lower(*program.inputs).compile().as_text()
         paths.append(folder / f"{program.phase}.{line.slug(program.arms[0])}.txt")
-        paths[-1].write_text(f"// {program.phase} of {', '.join(program.arms)}\n{text}", encoding="utf-8")
+        _write(paths[-1], f"// {program.phase} of {', '.join(program.arms)}\n{text}")
     return paths
+
+
+@processes.of_first
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def profile(experiment: Experiment, folder: Path) -> Path:
     """Trace one batch of each arm, each under its name, with programs that have run before. Returns the file for ui.perfetto.dev."""
-    with jax.profiler.trace(str(folder), create_perfetto_trace=True):
+    with jax.profiler.trace(str(folder), create_perfetto_trace=True) if processes.speaks() else contextlib.nullcontext():
         for arm in experiment.arms:
             with jax.profiler.TraceAnnotation(arm.name):
                 list(sweep.decode_batch(experiment, sweep.first_batch(experiment, arm), {}))
-    return max(folder.rglob("perfetto_trace.json.gz"), key=lambda path: path.stat().st_mtime)
+    return processes.first(lambda: max(folder.rglob("perfetto_trace.json.gz"), key=lambda path: path.stat().st_mtime))

@@ -28,7 +28,7 @@ def manifest(experiment: Experiment, command: list[str], compile_seconds: dict[s
         "device": {
             "backend": jax.default_backend(),
             "kind": jax.local_devices()[0].device_kind,
-            "count": jax.local_device_count(),
+            "count": jax.device_count(),
             "machine": platform.machine(),
             "cores": os.cpu_count(),
         },

@@ -7,13 +7,13 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-import jax
 import numpy as np
 
 from specjax import parts
 from specjax.bench.measure import Costs
 from specjax.bench.plan import Arm, Experiment, LoadedArm
 from specjax.drafters import NGram
+from specjax.sharding import everywhere
 
 
 def nodes_by_depth(drafter) -> list[int]:
@@ -47,5 +47,5 @@ def _priced(arm: LoadedArm, length, costs: Costs) -> LoadedArm:
     decoder = copy.copy(arm.decoder)
     setup = decoder.setup
     length = length.priced(costs, setup.ladder, nodes_by_depth(setup.drafter))
-    decoder.setup = dataclasses.replace(setup, length=jax.device_put(parts.numbers(length)))
+    decoder.setup = dataclasses.replace(setup, length=everywhere(setup.layout, parts.numbers(length)))
     return arm._replace(decoder=decoder)

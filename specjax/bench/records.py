@@ -17,17 +17,19 @@ from pathlib import Path
 
 import numpy as np
 
+from specjax import processes
 from specjax.bench.line import checked, key
 from specjax.bench.plan import Task
 from specjax.models.load import fields
 
 
 class Workdir:
-    """One run's folder."""
+    """One run's folder. Of several processes the first alone reads and writes it."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
 
+    @processes.of_first
     def check(self, config: dict) -> None:
         """Raises ValueError or OSError if this run cannot live here: says why before anything is loaded."""
         nearest = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
@@ -40,6 +42,7 @@ class Workdir:
                 pass
         self.check_config(config)
 
+    @processes.of_first
     def check_config(self, config: dict) -> None:
         """Raises ValueError if another run lives here."""
         there, config = self.read("config.json"), json.loads(json.dumps(config))
@@ -56,6 +59,12 @@ class Workdir:
         Raises:
           OSError: another process is at work here, or the folder cannot be made.
         """
+        with contextlib.ExitStack() as held:
+            processes.first(lambda: held.enter_context(self._held()))
+            yield
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / ".lock", "a") as file:
             try:
@@ -64,28 +73,33 @@ class Workdir:
                 raise BlockingIOError(f"{self} is in use by another process: wait for it, or name another folder") from None
             yield
 
+    @processes.of_first
     def create(self, config: dict) -> None:
         (self.path / "traces").mkdir(parents=True, exist_ok=True)
         self.write("config.json", config)
         self._drop_half_line()
 
+    @processes.of_first
     def read(self, name: str) -> dict | None:
         """A JSON file of this folder, None if it is not there."""
         path = self.path / name
         return fields.parse(path.read_bytes(), str(path)) if path.exists() else None
 
+    @processes.of_first
     def write(self, name: str, content: dict) -> None:
         """Write a JSON file whole."""
         part = self.path / f".{name}.part"
         part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         part.replace(self.path / name)
 
+    @processes.of_first
     def append(self, record: dict, trace) -> None:
         """One finished record: first its trace (`Trace` of one row), then its line."""
         self.save_trace(record, trace)
         with open(self.path / "records.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
 
+    @processes.of_first
     def save_trace(self, record: dict, trace) -> None:
         part = self.path / "traces" / ".part.npz"
         np.savez_compressed(part, **{name: x for name, x in trace._asdict().items() if x is not None})
@@ -100,6 +114,9 @@ class Workdir:
         Raises:
           ValueError: a line is no record of this version, or the second of its kind; names the file and the line.
         """
+        return iter(processes.first(lambda: list(self._records())))
+
+    def _records(self) -> Iterator[dict]:
         path, seen = self.path / "records.jsonl", set()
         if path.exists():
             with open(path, "rb") as file:
@@ -129,7 +146,7 @@ class Kept:
         rows = list(workdir.records())
         self.workdir = workdir
         self.answers = {key(r): r["text"] for r in rows}
-        self.traced = {key(r) for r in rows if workdir.has_trace(r)}
+        self.traced = processes.first(lambda: {key(r) for r in rows if workdir.has_trace(r)})
 
     def lacks(self, task: Task) -> bool:
         return task.key not in self.traced

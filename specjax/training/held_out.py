@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from specjax.lm import LM
+from specjax.sharding import fetch
 from specjax.training import answers, evaluate, shards, step
 from specjax.training.pack import Packed, pack
 from specjax.training.plan import Evaluate
@@ -49,7 +50,7 @@ class HeldOut:
     def figures(self, program: Program, fixed: Fixed, params: PyTree, temperature: float) -> dict:
         """See `evaluate.figures`."""
         measured = [measure(program, temperature, fixed, params, step.spread(program.mesh, batch)) for batch in self.batches]
-        return evaluate.figures(evaluate.add(measured))
+        return evaluate.figures(evaluate.add(fetch(measured)))
 
 
 @functools.partial(jax.jit, static_argnames=("program", "temperature"))

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
 
+from specjax import processes
+from specjax.lm import place
+from specjax.sharding import Layout, here
 from specjax.training import feed, metrics, step, targets
 from specjax.training.checkpoint import Checkpoints, data_kept
 from specjax.training.export import export
@@ -41,6 +43,7 @@ class Run:
     def __init__(self, ready: Ready, workdir: Path, command: str, say: Callable[[str], None], check: Callable[[], None]):
         self.plan, self.ready, self.workdir, self.command, self.say, self.check = ready.plan, ready, workdir, command, say, check
         self.mesh, vocab, self.since, self.reported = step.mesh(self.plan.mesh), ready.target.model.vocab, 0.0, 0.0
+        processes.alike("set of data", ready.digest)
         if (where := data_kept(workdir)) and where.get("digest") != ready.digest:
             raise ValueError(f"{workdir} holds a run on other data or held-out prompts than are there now: name another folder")
         place_V = None if ready.id_U is None else targets.place_of(ready.id_U, vocab)
@@ -48,13 +51,12 @@ class Run:
         self.fixed = step.placed(self.program, Fixed(ready.kind.frozen(ready.target, ready.id_U), place_V))
         self.feed = feed.feed(ready.sources, self.plan.optimizer.batch, self.plan.seed)
         self.mixing = self._mixing()
-        self.teacher = ready.teacher and self._everywhere(ready.teacher)
+        self.teacher = ready.teacher and self._over_the_mesh(ready.teacher)
         self.held_out = HeldOut(ready.held_out, self._reader(), self.plan.optimizer.rows)
 
-    def _everywhere(self, teacher: Teacher) -> Teacher:
-        """The target on every device; on one it is the same arrays."""
-        params = jax.device_put(teacher.target.params, NamedSharding(self.mesh, PartitionSpec()))
-        return dataclasses.replace(teacher, target=dataclasses.replace(teacher.target, params=params))
+    def _over_the_mesh(self, teacher: Teacher) -> Teacher:
+        """The target split over the model axis; on one device it is the same arrays."""
+        return teacher if self.mesh.size == 1 else dataclasses.replace(teacher, target=place(teacher.target, Layout(self.mesh)))
 
     def _reader(self) -> Teacher | None:
         """What held-out rows are to have besides their tokens. At temperature 0 the target's likeliest token is the text's own."""
@@ -76,6 +78,7 @@ class Run:
             state = step.start(self.program, self.ready.kind.init(self.ready.target, self.ready.id_U, self.plan.seed))
             if kept.latest is not None:
                 state, where = kept.restore(state)
+                state = step.placed(self.program, state)
                 self.feed.set_state(where["feed"])
                 if self.mixing:
                     self.mixing.set_state(where["drawn"])
@@ -106,7 +109,8 @@ class Run:
         batch, ready = next(self.feed), self.ready
         if self.mixing:
             if self.mixing.due(number):
-                drafter = ready.kind.drafter(params, self.fixed.frozen, ready.id_U, ready.kind.places, ready.target)
+                own = here((params, self.fixed.frozen))
+                drafter = ready.kind.drafter(*own, ready.id_U, ready.kind.places, ready.target)
                 self.mixing.draw(number, drafter)
             batch = self.mixing.mixed(number, batch)
         batch = step.spread(self.mesh, batch)
@@ -157,8 +161,9 @@ class Run:
             "Held-out prompts": {f"{name} {when}": summary[when][name] for name in figures for when in ("before", "after")},
         }
         where = self.workdir / "draft", self.ready.kind, params, self.ready.id_U, self.ready.target
-        return {**summary, "path": str(export(*where, card=card))}
+        return {**summary, "path": processes.first(lambda: str(export(*where, card=card)))}
 
     def _check_finite(self, state: State) -> None:
         if (failed := int(state.failed)) >= 0:
-            raise FloatingPointError(f"step {failed + 1}: the loss or its gradient is not finite; a lower optimizer.learning_rate may help")
+            said = f"step {failed + 1}: the loss or its gradient is not finite; a lower optimizer.learning_rate may help"
+            raise processes.marked(FloatingPointError(said))  # all processes have this state

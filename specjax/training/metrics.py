@@ -8,15 +8,19 @@ from pathlib import Path
 
 from tensorboardX import SummaryWriter
 
+from specjax import processes
 from specjax.models.load import fields
 
 
 class Metrics:
-    """The metrics of a run's folder. step: of the checkpoint from which it goes on, -1 without one; what was said after it is taken back,
-    because it will be said again. To be closed: it is a context."""
+    """The metrics of a run's folder; process 0 alone writes them. step: of the checkpoint from which it goes on, -1 without one; what was
+    said after it is taken back, because it will be said again. To be closed: it is a context."""
 
     def __init__(self, folder: Path, step: int):
-        self._path = folder / "metrics.jsonl"
+        self._path, self._board = folder / "metrics.jsonl", None
+        processes.first(lambda: self._begin(folder, step))
+
+    def _begin(self, folder: Path, step: int) -> None:
         kept = [row for row in read(folder) if row["step"] <= step]
         part = folder / ".metrics.jsonl.part"
         part.write_text("".join(map(_line, kept)), encoding="utf-8")
@@ -27,8 +31,10 @@ class Metrics:
         return self
 
     def __exit__(self, *why):
-        self._board.close()
+        if self._board:
+            self._board.close()
 
+    @processes.of_first
     def write(self, step: int, kind: str, numbers: dict) -> None:
         """One line. numbers: or lists of numbers, one a place of a draft; kind: 'train' or 'evaluate'."""
         with open(self._path, "a", encoding="utf-8") as file:
@@ -39,12 +45,17 @@ class Metrics:
         self._board.flush()
 
 
-def read(folder: Path) -> Iterator[dict]:
+@processes.of_first
+def read(folder: Path) -> list[dict]:
     """The lines of a run; the half one of a run that was killed is left out.
 
     Raises:
       ValueError: a line is none of ours; says which.
     """
+    return list(_rows(folder))
+
+
+def _rows(folder: Path) -> Iterator[dict]:
     path = folder / "metrics.jsonl"
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else (), start=1):
         if line.endswith(b"\n"):

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import jax
 import numpy as np
 
+from specjax import processes
 from specjax.lm import LM
 from specjax.training import on_policy
 from specjax.training.pack import Packed, pack
@@ -58,9 +59,8 @@ class Mixing:
         prompts = [self._beginning(*self.begun[i], chance) for i in chosen]
         seed = int(chance.integers(2**32))
         batch = min(how.batch, how.texts)
-        drawn = on_policy.draw(
-            self.target, drafter, prompts, how.new_tokens, temperature=how.temperature, seed=seed, batch=batch, size=self.length
-        )
+        numbers = dict(temperature=how.temperature, seed=seed, batch=batch, size=self.length)
+        drawn = processes.first(lambda: on_policy.draw(self.target, drafter, prompts, how.new_tokens, **numbers))
         self._hold(drawn.texts, drawn.share)
 
     def _beginning(self, token: np.ndarray, prompt: int, chance: np.random.Generator) -> list[int]:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from specjax import LM
+from specjax import LM, processes
 from specjax.training import rows, shards, targets
 from specjax.training.pack import Packed
 from specjax.training.rows import Batch
@@ -130,6 +130,12 @@ def keep(packed: Packed, teacher: Teacher, folder: str | Path, progress: Callabl
     made = shards.made_by("scores", settings, teacher.target)
     store = Folder(Path(folder) / Folder(folder, made).fingerprint[:16], made)
     count = -(-len(packed.token_NT) // each)
+    processes.first(lambda: _make(packed, teacher, store, each, progress))
+    return Kept([store.seen(count) / entry["name"] for entry in store.entries()])
+
+
+def _make(packed: Packed, teacher: Teacher, store: Folder, each: int, progress: Callable[[str], None]) -> None:
+    count, kind = -(-len(packed.token_NT) // each), _record(teacher, packed.token_NT.shape[1])
     with store.locked():
         entries = store.entries()
         for n in range(len(entries), count):
@@ -137,7 +143,6 @@ def keep(packed: Packed, teacher: Teacher, folder: str | Path, progress: Callabl
             records = _score_all(part, teacher, kind)
             store.add(entries, ".npy", lambda file, records=records: np.save(file, records), rows=len(records))
             progress(f"scores {n + 1}/{count}: {len(records)} rows, {records.nbytes / 2**20:.0f} MB")
-    return Kept([store.path / entry["name"] for entry in entries])
 
 
 def _record(teacher: Teacher, length: int) -> np.dtype:

@@ -26,7 +26,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from filelock import FileLock, Timeout
 
-from specjax import LM
+from specjax import LM, processes
 from specjax.models.load import fields
 
 
@@ -78,6 +78,16 @@ class Folder:
             raise ValueError(f"{self.path} holds data of other settings (other {other}): name another folder")
         return index["shards"]
 
+    def seen(self, count: int) -> Path:
+        """Where the shards are; ValueError in every process if one of them does not see what process 0 made."""
+
+        def look():
+            if len(self.entries()) < count:
+                raise ValueError(f"{self.path} lacks what process 0 made there: name a folder that all processes see")
+
+        processes.agreed(look)
+        return self.path
+
     def add(self, entries: list[dict], suffix: str, save: Callable[[BinaryIO], None], **said) -> None:
         """Write the next shard, and then the index; `entries` gains its line."""
         name = _name(len(entries), suffix)
@@ -107,6 +117,11 @@ def make(folder: Folder, count: int, one: Callable[[int, set[int]], tuple[list[T
 
     one: (n, keys of the shards before) -> (texts of shard n, what was dropped by reason).
     """
+    processes.first(lambda: _make(folder, count, one, progress))
+    return folder.seen(count)
+
+
+def _make(folder: Folder, count: int, one: Callable, progress: Callable[[str], None]) -> None:
     with folder.locked():
         entries = folder.entries()
         seen = {key for entry in entries for key in _load(folder.path / entry["name"])["key"].ravel().tolist()}
@@ -122,7 +137,6 @@ def make(folder: Folder, count: int, one: Callable[[int, set[int]], tuple[list[T
             }
             folder.add(entries, ".npz", lambda file, texts=texts: save(file, texts), **said)
             progress(_line(folder.made["name"], n, count, said, time.perf_counter() - began))
-    return folder.path
 
 
 def _line(name: str, n: int, count: int, said: dict, seconds: float) -> str:

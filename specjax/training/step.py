@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from specjax.sharding import Layout, mesh_of
+from specjax.sharding import Layout, mesh_of, send
 from specjax.training import losses, rows
 from specjax.training.plan import Optimizer
 from specjax.types import Array, PyTree
@@ -84,7 +84,7 @@ def placed(program: Program, tree: PyTree) -> PyTree:
 
 def spread(mesh: Mesh, batch: rows.Batch) -> rows.Batch:
     """A batch [B, ...], its rows split over the data axis."""
-    return jax.device_put(batch, Layout(mesh).sharding("data"))
+    return jax.tree.map(lambda x: send(x, Layout(mesh).sharding("data")), batch)
 
 
 def schedule(settings: Optimizer) -> optax.Schedule:
