@@ -83,7 +83,7 @@ from specjax.training.loop import Run
 command.settle_jax()  # compiled programs are kept for the next time
 logging.set_verbosity(logging.ERROR)  # of the checkpoints
 SMALL = os.environ.get("SPECJAX_NOTEBOOKS") == "small"  # as in CI: fewer steps, fewer tokens
-CONFIG = "configs/tiny_draft.py"  # or "configs/distill_smollm2.py": a chat model of 135M parameters, hours on a CPU
+CONFIG = "configs/tiny_draft.py"  # or "configs/distill_smollm2.py": a chat model of 135M parameters; how long that takes is said there
 print(f"specjax {specjax.__version__}, jax {jax.__version__} on {jax.devices()[0].device_kind}")
 
 # %% [markdown]

@@ -229,6 +229,7 @@ for one in THREE:
     print(f"{' '.join(one.draft)!r:16} {one.outcome}: {one.accepted} accepted, then {one.emitted!r}")
 STEPS = {text: number for number, text in enumerate(stepped.STEPS, start=1)}
 live(lambda step: stepped.draw(THREE, step), {"step": Choice(STEPS, 3)})
+
 # %% [markdown]
 # Whatever the draft says, a round gives at least one token, the target's own; if everything was right it gives K + 1,
 # because the target's last law, after the last drafted token, gives a *bonus* token for nothing. And the text is the
@@ -247,13 +248,14 @@ for kind, pair in found.items():
     print(f"{kind}: {counts[kind]} of {len(everything)} rounds{where}")
 REAL = [pair[1] for pair in found.values() if pair]
 live(lambda step: stepped.draw(REAL, step), {"step": Choice(STEPS, 3)})
+
 # %% [markdown]
 # ## 3. Why verification fits in one pass
 #
 # A transformer reads all its tokens at once, and at each place it looks back only: the law after a token depends on
-# that token and those before it, never on what follows. So one pass over the newest token and K drafted ones gives K
-# + 1 laws, each of which is what a pass of its own would have given. Law 0 judges the first drafted token, law 1 the
-# second, and the last one judges nothing: it gives the bonus token.
+# that token and those before it, never on what follows. So one pass over the newest token and K drafted ones gives
+# K + 1 laws, each of which is what a pass of its own would have given. Law 0 judges the first drafted token, law 1
+# the second, and the last one judges nothing: it gives the bonus token.
 #
 # Each row below is one law, and the blue boxes are what it may use. A law that stands on a refused token is
 # worthless, and thrown away.
@@ -338,6 +340,7 @@ live(
     {"q": Slider("draft's probability of A", 0.0, 1.0, 0.05, 0.5)},
     {"draft = target": {"q": P[0]}},
 )
+
 # %% [markdown]
 # Is that exact? In specjax a rule contains no randomness: it answers with the probabilities of all that may happen,
 # so one can sum over every draft and every ending. `exact_law` does, for drafts of K = 2 here. The law that comes out
@@ -399,10 +402,10 @@ print(f"the real place: p/q accepts {theory.overlap(p, q):.2f}, coupled {theory.
 # %% [markdown]
 # ## 5. When more guessing stops helping
 #
-# Let every drafted token be accepted with probability alpha. A round of K drafts then gives 1 + alpha + alpha² + ...
-# + alpha^K tokens on average: the first is certain, the next needs one acceptance, the next two. The sum never
-# exceeds 1 / (1 - alpha), however long the draft is. Its cost grows steadily: v for the pass, and c for each of K
-# drafted tokens. The speedup is the one divided by the other, so it rises, and falls again.
+# Let every drafted token be accepted with probability alpha. A round of K drafts then gives
+# 1 + alpha + alpha² + ... + alpha^K tokens on average: the first is certain, the next needs one acceptance, the next
+# two. The sum never exceeds 1 / (1 - alpha), however long the draft is. Its cost grows steadily: v for the pass, and
+# c for each of K drafted tokens. The speedup is the one divided by the other, so it rises, and falls again.
 
 # %%
 expected, cost = theory.expected_tokens(0.8, 4), 1.00 + 4 * 0.10
@@ -417,6 +420,7 @@ live(
         "v": Slider("v", 1.0, 3.0, 0.05, 1.0),
     },
 )
+
 # %% [markdown]
 # The real run differs from that model in two ways, both of which specjax measures: places do not have one alpha, and
 # v depends on how many tokens are read. Left: how often the shipped draft was accepted at each place, of the rounds

@@ -118,9 +118,8 @@ print(f"specjax {specjax.__version__}, jax {jax.__version__} on {jax.devices()[0
 # `chain.at_child` takes a law at the drafted token, `residual(p, q)` is (p - q), where positive, scaled; `chain.law`
 # multiplies acceptances along the draft, and adds the bonus token.
 
+
 # %%
-
-
 @struct
 class Floor:
     """Accept x with probability min(1, p / q) where p(x) >= floor max p, else refuse; emit norm (p - a q) where it was refused."""
@@ -150,8 +149,8 @@ class Floor:
 
 # %% [markdown]
 # One place, by hand: p = (.5, .4, .1) and q = (.2, .4, .4), floor .3. The third token has p = .1, less than .3 times
-# .5, so it is always refused: kept is (.2, .4, 0), .6 in all, and what is emitted after a refusal has the law (p -
-# kept) / .4 = (.75, 0, .25).
+# .5, so it is always refused: kept is (.2, .4, 0), .6 in all, and what is emitted after a refusal has the law
+# (p - kept) / .4 = (.75, 0, .25).
 
 # %%
 P, Q = (0.5, 0.4, 0.1), (0.2, 0.4, 0.4)
