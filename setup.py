@@ -5,6 +5,9 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 TEST = ["pytest>=8.3,<10", "pytest-xdist>=3.6,<4", "hypothesis>=6.100,<7", "ruff>=0.12,<0.18"]
+NOTEBOOKS = [
+    "matplotlib>=3.9,<4", "ipywidgets>=8.1,<9", "jupytext>=1.16,<2", "nbclient>=0.10,<1", "ipykernel>=6.29,<8",
+]  # fmt: skip
 TORCH = ["torch==2.13.0", "transformers>=5.0,<6"]
 
 setup(
@@ -40,6 +43,7 @@ setup(
     extras_require={
         "test": TEST,
         "dev": [*TEST, "build>=1.2,<2"],
+        "notebooks": NOTEBOOKS,
         "parity": TORCH,
         "tpu": ["jax[tpu]>=0.10,<0.13"],  # on a TPU; and elsewhere to compile for one (specjax.aot)
         "bench": [*TORCH, "llama-cpp-python>=0.3.16,<0.4"],

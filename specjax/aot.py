@@ -26,7 +26,7 @@ from specjax.theory import expected_tokens, speedup
 from specjax.topology import Chip
 
 flags.adopt_module_key_flags(command)
-TOPOLOGY = flags.DEFINE_string("topology", None, f"What to compile for: {topology.TOPOLOGIES}.", required=True)
+TOPOLOGY = flags.DEFINE_string("topology", None, f"What to compile for: {topology.TOPOLOGIES}.")
 ARM = flags.DEFINE_string("arm", None, "Only this arm.")
 SLOTS = flags.DEFINE_integer(
     "slots", None, "S: tokens of a prompt and its answer; default as a run of the config would have it.", lower_bound=1
@@ -37,6 +37,8 @@ SHAPE_ONLY = flags.DEFINE_bool("shape_only", False, "Read of each model its conf
 def main(argv: list[str]) -> None:
     if CONFIG.value is None:
         fail(ValueError("--config=FILE is missing"))
+    if TOPOLOGY.value is None:
+        fail(ValueError(f"--topology is missing: {topology.TOPOLOGIES}"))
     training = "optimizer" in CONFIG.value
     try:
         devices, chip = topology.devices(TOPOLOGY.value)

@@ -73,7 +73,7 @@ def _drop_halves(folder: Path) -> None:
 
 def settle_jax() -> None:
     """Programs compiled once are read from disk by later processes; JAX's own news are left out."""
-    if sys.stdout:  # None where the process was started with it closed
+    if hasattr(sys.stdout, "reconfigure"):  # it is None where the process was started with it closed, and a notebook's has no encoding
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter gets its code
     logging.getLogger("jax._src.xla_bridge").setLevel(logging.ERROR)
     for news in ("profiler", "distributed"):

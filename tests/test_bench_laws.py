@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_eagle
 import tiny_laws
 
 import specjax
@@ -109,6 +110,23 @@ def test_what_is_recorded_are_the_laws_at_every_third_place_of_plain_output():
     certain = laws.load_drafts(workdir.path / next(iter(ngram["files"].values())))
     assert certain.q_NMV is None and certain.p_NMV.shape[1] == 3
     assert not certain.valid_NM.all() and not certain.p_NMV[~certain.valid_NM].any() and not certain.token_NM[~certain.valid_NM].any()
+
+
+def test_a_draft_that_reads_features_goes_back_to_a_place():
+    """What it drafts at a place of a text that was read whole is what it drafts where the text ends."""
+    decoder = specjax.Decoder(tiny_eagle.target(), drafter=tiny_eagle.drafter(), sampling=specjax.Sampling(temperature=1.0))
+    text, where = [1, 2, 3, 1, 2, 4, 1, 2, 5, 3, 7], (jnp.asarray([6], jnp.int32), jnp.asarray([0], jnp.uint32))
+
+    def drafted(read):
+        state = decoder.prefill(decoder.start([text[:read]], 0, [0]))
+        tree, arrays = laws.draft_at(decoder.setup, decoder.target.params, state, *where)
+        return Drafts(tree.drawn, *arrays)
+
+    back, fresh = drafted(len(text)), drafted(7)
+    assert back.valid_NM.all() and back.token_NM[0, 0] == text[6]
+    assert back.token_NM.tolist() == fresh.token_NM.tolist()
+    np.testing.assert_allclose(back.q_NMV, fresh.q_NMV, atol=1e-6)
+    np.testing.assert_allclose(back.p_NMV, fresh.p_NMV, atol=1e-6)
 
 
 def test_the_ways_that_are_recorded():

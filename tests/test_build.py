@@ -1,6 +1,8 @@
 import json
 import pathlib
 import runpy
+import sys
+import types
 
 import jax
 import numpy as np
@@ -8,7 +10,8 @@ import pytest
 import tiny_run
 
 import specjax
-from specjax import Fixed, Greedy, Heuristic, Lenient, NGram, NoDraft, Sampling, build, match
+from specjax import Fixed, Greedy, Heuristic, Lenient, NGram, NoDraft, Sampling, build, match, rules
+from specjax.bench import plan as bench_plan
 from specjax.bench.plan import CombinedDraft, DraftModel, EarlyExitDraft, TrainedDraft
 from specjax.training.drafts import eagle3, small
 from specjax.training.export import export
@@ -396,6 +399,16 @@ def test_the_shipped_configs_are_plans():
         plan = build.plan(given)
         assert given.is_locked and len(plan.arms) == count and plan.max_new_tokens == new
         assert f"--config=configs/{name}.py" in module.__doc__
+
+
+@pytest.mark.parametrize("name", ["__main__", "session"])
+def test_a_part_written_in_a_notebook_has_no_file(monkeypatch, name):
+    session = types.ModuleType(name)
+    session.__loader__ = "a notebook's"
+    exec("class Mine:\n    pass\n\n\ndef mine(logits, path):\n    return logits\n", vars(session))
+    monkeypatch.setitem(sys.modules, name, session)
+    assert [bench_plan._source(x) for x in (session.Mine, session.mine, session.Mine())] == [None] * 3
+    assert bench_plan._source(rules.Block).endswith("block.py")
 
 
 def test_a_part_of_ones_own_is_in_the_fingerprint(tmp_path, monkeypatch):

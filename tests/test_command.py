@@ -37,6 +37,15 @@ def test_a_cache_that_cannot_be_made_and_a_terminal_that_lacks_a_letter(tmp_path
     assert said.startswith("compiled programs are not kept: ") and said.count("\n") == 1
 
 
+@pytest.mark.parametrize("stdout", [None, io.StringIO()], ids=["closed", "a notebook's"])
+def test_a_stdout_without_an_encoding(tmp_path, monkeypatch, capsys, stdout):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPECJAX_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(sys, "stdout", stdout)
+    command.settle_jax()
+    assert capsys.readouterr().err.startswith("compiled programs are not kept: ")
+
+
 def test_a_program_that_was_not_written_to_its_end_is_dropped(tmp_path, monkeypatch):
     kept = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_compilation_cache_max_size"
     before = {name: getattr(jax.config, name) for name in kept}

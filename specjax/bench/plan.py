@@ -336,10 +336,15 @@ class Experiment:
 
 
 def _source(thing) -> str | None:
-    """The file of a class or function; None for what has none: what is built in, and objects, whose class is asked for by itself."""
-    return (
-        inspect.getsourcefile(thing) if inspect.isfunction(thing) or (inspect.isclass(thing) and thing.__module__ != "builtins") else None
-    )
+    """The file of a class or function; None for what has none: what is built in or was written in a notebook, and objects, whose class is
+    asked for by itself."""
+    if not (inspect.isfunction(thing) or inspect.isclass(thing)):
+        return None
+    try:
+        file = inspect.getsourcefile(thing)
+    except (OSError, TypeError):
+        return None
+    return file if file and Path(file).exists() else None
 
 
 def _resolved(thing):

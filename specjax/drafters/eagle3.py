@@ -76,6 +76,8 @@ class Eagle3Drafter:
         return draft, state._replace(cache=cache, cursor_B=jnp.where(asked_B, view.cursor_B, state.cursor_B)), view
 
     def observe(self, params, state: Eagle3State, committed: View, features):
+        if features is None:  # back to an earlier place of a text that was read whole: all that is needed there is kept
+            return state._replace(cursor_B=jnp.minimum(state.cursor_B, committed.cursor_B), target_B=committed.cursor_B)
         kept = (write(old, new[:, :, None, :].astype(old.dtype), state.target_B) for old, new in zip(state.features, features, strict=True))
         cursor_B = jnp.minimum(state.cursor_B, committed.cursor_B)
         state = state._replace(features=tuple(kept), cursor_B=cursor_B, target_B=committed.cursor_B)
