@@ -37,6 +37,9 @@ CASES = {  # of tests/test_sharding.py: programs of eight devices take long to c
 FOLDER = pathlib.Path(os.environ.get("FOLDER", ""))  # of what they say
 
 
+pytestmark = pytest.mark.processes
+
+
 # ---------------------------------------------------------------- what two processes run
 
 

@@ -54,9 +54,10 @@ def likeliest(p, m, cannot_say=0):
     id_XN = np.argsort(-p, axis=-1, kind="stable").astype(np.int32)
     named = np.where(np.arange(U) < m, np.take_along_axis(p, id_XN, -1), 0)
     id_XN[:, m:] = id_XN[:, :cannot_say] = U
+    rest = np.where(m < U, np.maximum(1 - named.sum(-1), 0), 0).astype(p.dtype)
+    lost = named[:, :cannot_say].sum(-1)
     named[:, :cannot_say] = 0
-    rest = np.where(m < U or cannot_say, np.maximum(1 - named.sum(-1), 0), 0)
-    return TargetLaw(named, id_XN, rest.astype(p.dtype))
+    return TargetLaw(named, id_XN, rest, lost if cannot_say else None)
 
 
 def laws(p):
@@ -101,13 +102,24 @@ def test_gradient_of_the_total_variation(reference, which):
 
 
 def merged(logits, law):
-    """(p, q, whether the draft can say it) over the N + 1 outcomes, in NumPy."""
+    """(p, q) over the N + 2 outcomes, in NumPy."""
     q = np.exp(logits - logits.max(-1, keepdims=True))
     q = q / q.sum(-1, keepdims=True)
     id_XN = np.broadcast_to(np.arange(U), (X, U)) if law.id_XN is None else law.id_XN
     named = np.where(id_XN < U, np.take_along_axis(q, id_XN % U, -1), 0)
     others = np.array([q[x, sorted(set(range(U)) - set(id_XN[x]))].sum() for x in range(X)])[:, None]
-    return np.concatenate([law.p_XN, law.rest_X[:, None]], -1), np.concatenate([named, others], -1)
+    lost = np.zeros((X, 1)) if law.lost_X is None else law.lost_X[:, None]
+    return np.concatenate([law.p_XN, law.rest_X[:, None], lost], -1), np.concatenate([named, others, np.zeros((X, 1))], -1)
+
+
+@pytest.mark.parametrize("make", [targets.full, lambda logits: targets.top(logits, 2)])
+def test_a_draft_that_cannot_do_better_is_not_pulled(make):
+    """It cannot say the likeliest token, and q is p over all others: forward KL and its gradient are 0."""
+    p, said = np.array([0.9, 0.04, 0.03, 0.02, 0.01]), np.arange(1, 5, dtype=np.int32)
+    with jax.enable_x64(True):
+        law = targets.reduced(make(jnp.log(p)), targets.place_of(said, 5), 4)
+        loss, pull = jax.value_and_grad(lambda logits: losses.ForwardKL()(logits, law, jnp.int32(0)))(jnp.log(p[said]))
+        np.testing.assert_allclose([float(loss), *pull], 0, atol=1e-12)
 
 
 def kl(a, b):

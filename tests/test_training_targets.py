@@ -46,11 +46,12 @@ def test_a_number_of_tokens_that_is_not_there_is_refused(m):
         top(LOGITS, m)
 
 
-def test_what_the_draft_cannot_say_goes_into_the_rest():
+def test_what_the_draft_cannot_say_is_lost():
     place_V = place_of([1, 2, 4], 5)
     assert place_V.tolist() == [3, 0, 1, 3, 2] and place_V.dtype == np.int32
     close(reduced(full(LOGITS), place_V, 3), [0.3, 0.15, 0.2], None, 0.35)
-    close(reduced(top(LOGITS, 3), place_V, 3), [0.3, 0, 0.2], [0, 3, 2], 0.5)
+    close(reduced(top(LOGITS, 3), place_V, 3), [0.3, 0, 0.2], [0, 3, 2], 0.2)
+    np.testing.assert_allclose(reduced(top(LOGITS, 3), place_V, 3).lost_X[0], 0.3, atol=1e-6)
 
 
 def test_all_tokens_in_order_change_nothing():

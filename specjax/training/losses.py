@@ -1,8 +1,9 @@
 """Losses of distillation: each is `loss(logits_XU, law, token_X) -> loss_X`, at places X, for a draft of U tokens.
 
 law: the target's, in draft ids (`targets.reduced`). token_X: draft index of the text's next token, U where the draft cannot say it.
-All are losses between laws over N + 1 outcomes: the tokens that the law names, and "any other", which has the law's rest under p and what
-the draft puts on unnamed tokens under q. A whole law names all U tokens: its rest holds only what the draft cannot say, where q is 0.
+All are losses between laws over N + 2 outcomes: the tokens that the law names; "any other", which has the law's rest under p and what the
+draft puts on unnamed tokens under q; and named tokens that the draft cannot say, where q is 0. A whole law names all U tokens: its rest
+holds only what the draft cannot say.
 Laws are at temperature 1, float32 or wider whatever the logits' dtype; values and gradients are finite wherever the logits are.
 """
 
@@ -69,7 +70,11 @@ def _log_sum(log_XU):
 def summed(term, logits_XU, law: TargetLaw):
     """The sum over all outcomes of term(outcome)."""
     named, other = outcomes(logits_XU, law)
-    return jnp.sum(term(named), axis=-1) + term(other)
+    both = jnp.sum(term(named), axis=-1) + term(other)
+    if law.lost_X is None:
+        return both
+    lost_X = law.lost_X.astype(other.p.dtype)
+    return both + term(_outcome(lost_X, jnp.full_like(lost_X, -jnp.inf)))
 
 
 def total_variation(logits_XU, law: TargetLaw):
@@ -201,9 +206,9 @@ class LK:
             raise ValueError(f"loss.eta={self.eta} must be at least 0")
 
     def __call__(self, logits_XU, law, token_X):
-        far_X, near_X = total_variation(logits_XU, law), ForwardKL()(logits_XU, law, token_X)
-        lam_X = jax.lax.stop_gradient(jnp.exp(-self.eta * (1 - far_X)))
-        return lam_X * near_X + (1 - lam_X) * far_X
+        tv_X, kl_X = total_variation(logits_XU, law), ForwardKL()(logits_XU, law, token_X)
+        lam_X = jax.lax.stop_gradient(jnp.exp(-self.eta * (1 - tv_X)))
+        return lam_X * kl_X + (1 - lam_X) * tv_X
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,6 +21,7 @@ class TargetLaw(NamedTuple):
     p_XN: Array
     id_XN: Array | None  # int32, no id twice; None: N is the vocabulary in order. In draft ids U (one past the last) names nothing
     rest_X: Array
+    lost_X: Array | None = None  # mass of named tokens that the draft cannot say; None: of none. It is no part of the rest
 
 
 def full(logits_XV) -> TargetLaw:
@@ -40,7 +41,9 @@ def top(logits_XV, m: int) -> TargetLaw:
 
 
 def reduced(law: TargetLaw, place_V, size: int) -> TargetLaw:
-    """The law in the draft's vocabulary of `size` = U tokens: what the draft cannot say goes into the rest.
+    """The law in the draft's vocabulary of `size` = U tokens. What the draft cannot say is lost, not rest: the rest of a law that names some
+    tokens is compared with what the draft puts on others, and that can never match what it cannot say. (How much of the rest itself the
+    draft can say, nobody knows.) Of a whole law nothing else rests.
 
     place_V: int32, the draft's index of each target id, U where it has none; every draft index has its target id.
     """
@@ -51,7 +54,7 @@ def reduced(law: TargetLaw, place_V, size: int) -> TargetLaw:
         return TargetLaw(law.p_XN[..., id_U], None, law.rest_X + lost_X)
     id_XN = place_V[law.id_XN].astype(jnp.int32)
     lost_XN = jnp.where(id_XN < size, 0, law.p_XN)
-    return TargetLaw(law.p_XN - lost_XN, id_XN, law.rest_X + jnp.sum(lost_XN, axis=-1))
+    return TargetLaw(law.p_XN - lost_XN, id_XN, law.rest_X, jnp.sum(lost_XN, axis=-1))
 
 
 def place_of(id_U, vocab: int) -> np.ndarray:
