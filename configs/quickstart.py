@@ -3,7 +3,7 @@
     python -m specjax.run --config=configs/quickstart.py
 
 Time: five minutes on two cores once installed. Expect: greedy and coupled arms equal to their plain arms, up to ties; n-gram
-drafts by match gain about 1.4 times greedy and 1.15 to 1.2 times sampled.
+drafts by match gain about 1.4 times greedy and 1.1 to 1.2 times sampled, the draft that ships 1.2 to 1.3 times and 1.6 after them.
 """
 
 import copy

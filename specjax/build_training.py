@@ -77,7 +77,7 @@ def _check_effect(plan: Plan) -> None:
         if plan.on_policy.new_tokens >= plan.data.length:
             said = f"on_policy.new_tokens={plan.on_policy.new_tokens} leaves no room in data.length={plan.data.length} for any prompt"
             raise ValueError(said)
-        if not plan.loss.needs_law:
+        if not plan.loss.needs_law or plan.loss.reads_text:
             raise ValueError(f"on_policy needs a loss that compares laws: {plan.loss.name!r} would teach the draft what it says itself")
 
 

@@ -35,7 +35,7 @@ def test_a_config_becomes_a_plan():
 
 def test_losses_are_summed_by_weight_and_may_be_ones_own():
     wanted = [dict(name="jsd", beta=0.1, weight=2), "ce", "specjax.training.losses:TVD"]
-    plan = build_training.plan(changed("loss", wanted))
+    plan = build_training.plan(changed("loss", wanted) | {"on_policy": None})
     assert plan.loss.parts == ((2.0, losses.JSD(0.1)), (1.0, losses.CE()), (1.0, losses.TVD()))
 
 
@@ -94,7 +94,10 @@ WRONG = [  # key, value, what is said
     ("loss", [dict(name="ce", weight="1")], r"loss\[0\].weight='1' must be a number"),
     ("loss", [dict(name="jsd", beta=1.0)], r"loss\[0\].beta=1.0 must be above 0 and below 1"),
     ("loss", [dict(name="ce", beta=1.0)], r"loss\[0\].beta is not a key"),
-    ("loss", ["ce"], "on_policy needs a loss that compares laws: 'weighted' would teach"),
+    *[
+        ("loss", loss, "on_policy needs a loss that compares laws: 'weighted' would teach")
+        for loss in (["ce"], ["ce_l1"], ["forward_kl", "ce"])
+    ],
     ("decay", 0.0, "config.decay=0.0 must be above 0"),
     ("evaluate.temperature", 0.7, "evaluate.temperature=0.7 must be 0 or 1"),
     ("evaluate.every", 13, "evaluate.every=13 must be at least 1 and at most 12"),

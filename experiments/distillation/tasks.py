@@ -11,7 +11,6 @@ import json
 import random
 import re
 import sys
-import tempfile
 from pathlib import Path
 
 from specjax import lm
@@ -132,13 +131,11 @@ def main(folder: Path) -> None:
 
 
 def _answer(prompts: list[str], target, folder: Path) -> None:
-    with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
-        file.writelines(json.dumps({"turns": [prompt]}) + "\n" for prompt in prompts)
-        file.flush()
-        filters = dict(max_tokens=150, repeated=0.7)
-        said = dict(answer_tokens=96, answer_temperature=(0.0, 0.7), answer_share=(0.8, 0.2))
-        plan = answers.Answers(prompts=file.name, texts=128, **filters, **said)
-        answers.make(plan, target, folder, print, EXCLUDE, seed=7)
+    file = folder.with_suffix(".jsonl")  # its name is among the settings by which a source is known again
+    file.write_text("".join(json.dumps({"turns": [prompt]}) + "\n" for prompt in prompts), encoding="utf-8")
+    filters = dict(max_tokens=150, repeated=0.7)
+    said = dict(answer_tokens=96, answer_temperature=(0.0, 0.7), answer_share=(0.8, 0.2))
+    answers.make(answers.Answers(prompts=str(file), texts=128, **filters, **said), target, folder, print, EXCLUDE, seed=7)
 
 
 if __name__ == "__main__":

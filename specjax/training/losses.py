@@ -91,6 +91,7 @@ class CE:
 
     name = "ce"
     needs_law = False
+    reads_text = True
     paper = "maximum likelihood; sequence-level distillation where the text is the target's own (Kim & Rush 2016, 1606.07947)"
     equation = "-log q(x)"
 
@@ -224,6 +225,7 @@ class CEL1:
 
     name = "ce_l1"
     needs_law = True
+    reads_text = True
     paper = "DSpark 2026, 2607.05147"
     equation = "ce CE + l1 sum |p - q|"
 
@@ -258,6 +260,11 @@ class Weighted:
     @property
     def needs_law(self) -> bool:
         return any(loss.needs_law for _, loss in self.parts)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether a part learns the text's own tokens, which must then be the target's."""
+        return any(getattr(loss, "reads_text", False) for _, loss in self.parts)
 
     def __call__(self, logits_XU, law, token_X):
         return sum(weight * loss(logits_XU, law, token_X) for weight, loss in self.parts)

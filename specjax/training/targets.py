@@ -41,9 +41,8 @@ def top(logits_XV, m: int) -> TargetLaw:
 
 
 def reduced(law: TargetLaw, place_V, size: int) -> TargetLaw:
-    """The law in the draft's vocabulary of `size` = U tokens. What the draft cannot say is lost, not rest: the rest of a law that names some
-    tokens is compared with what the draft puts on others, and that can never match what it cannot say. (How much of the rest itself the
-    draft can say, nobody knows.) Of a whole law nothing else rests.
+    """The law in the draft's vocabulary of `size` = U tokens. What the draft cannot say is lost: no part of the rest of a law that names
+    some tokens, which is compared with what the draft puts on others. (How much of the rest the draft can say, nobody knows.)
 
     place_V: int32, the draft's index of each target id, U where it has none; every draft index has its target id.
     """
