@@ -1,11 +1,11 @@
-"""Distil an EAGLE-3 draft for SmolLM2-135M-Instruct from nothing but the model itself: it writes users' messages, answers them, and the
+"""Distil an EAGLE-3 draft for SmolLM2-135M-Instruct from the model itself: it writes most of the users' messages, answers them all, and the
 draft learns its laws. What ships as drafts/smollm2-135m-instruct is made by this config.
 
     python -m specjax.train --config=configs/distill_smollm2.py --workdir=distill
 
 One value makes it larger or smaller: configs/distill_smollm2.py:smoke (does it run: minutes), :laptop (two cores, the default),
-:accelerator (one GPU). The laptop's data are in the repository; --config.data.folder=FOLDER makes them anew, which takes hours and
-may be stopped and gone on with at any moment. What it took and gave: experiments/distillation.
+:accelerator (one GPU). The laptop's data are in the repository; --config.data.folder=FOLDER makes the self-prompted ones anew, which takes
+hours and may be stopped and gone on with at any moment. What it took and gave: experiments/distillation.
 """
 
 from ml_collections import ConfigDict
@@ -32,7 +32,7 @@ DATA = "experiments/distillation/data"
 MORE = "early", "tasks", "back"  # of the same recipe with longer messages and answers; of experiments/distillation/tasks.py
 SIZES = {  # (shards of free and of long messages, texts a shard, rows of the decode loop), (steps, rows a step, learning rate), evaluations
     "smoke": ((1, 1, 6, 4), (4, 2, 2e-3), 2),  # does it run: minutes, and good for nothing else
-    "laptop": ((27, 3, 160, 32), (3000, 8, 2e-3), 250),  # two cores: an hour with the data that are here
+    "laptop": ((27, 3, 160, 32), (3000, 8, 2e-3), 250),  # two cores: an hour and a half, and 5 GB of disk
     "accelerator": ((400, 200, 2048, 512), (60_000, 64, 1e-3), 2000),  # one GPU: about a hundred million tokens of answers
 }
 

@@ -2,7 +2,7 @@
 
 from specjax.api import LM, Decoder, Output, generate, load, place, stream
 from specjax.drafters import BestFirst, Combined, Eagle3Drafter, EarlyExit, ModelDrafter, NGram, NoDraft, TreeDrafter
-from specjax.lengths import Fixed, Heuristic, match
+from specjax.lengths import Confidence, Fixed, Heuristic, Optimal, match
 from specjax.rules import Greedy, Lenient, SampleAndMatch, Speculative
 from specjax.sampling import Sampling
 from specjax.sharding import Layout, mesh_of
@@ -11,8 +11,7 @@ from specjax.trained import load_drafter
 __version__ = "0.1.0"
 
 __all__ = [
-    "LM", "BestFirst", "Combined", "Decoder", "Eagle3Drafter", "EarlyExit", "Fixed", "Greedy", "Heuristic", "Layout", "Lenient",
-    "ModelDrafter", "NGram", "NoDraft", "Output", "SampleAndMatch", "Sampling", "Speculative", "TreeDrafter", "generate", "load",
-    "load_drafter", "match",
-    "mesh_of", "place", "stream",
+    "LM", "BestFirst", "Combined", "Confidence", "Decoder", "Eagle3Drafter", "EarlyExit", "Fixed", "Greedy", "Heuristic", "Layout",
+    "Lenient", "ModelDrafter", "NGram", "NoDraft", "Optimal", "Output", "SampleAndMatch", "Sampling", "Speculative", "TreeDrafter",
+    "generate", "load", "load_drafter", "match", "mesh_of", "place", "stream",
 ]  # fmt: skip

@@ -40,6 +40,7 @@ def main(argv: list[str]) -> None:
     if TOPOLOGY.value is None:
         fail(ValueError(f"--topology is missing: {topology.TOPOLOGIES}"))
     training = "optimizer" in CONFIG.value
+    jax.config.update("jax_enable_compilation_cache", False)  # a program for devices that are not here cannot be read back
     try:
         devices, chip = topology.devices(TOPOLOGY.value)
         say(f"{TOPOLOGY.value}: {len(devices)} devices, each {_chip(chip)}")

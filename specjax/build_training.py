@@ -106,6 +106,8 @@ def _data(given, where):
     within(f"{where}.length", made.length, 2, 2**20)
     if made.top is not None:
         within(f"{where}.top", made.top, 1)
+    if made.folder == "":
+        raise ValueError(f"{where}.folder='' must name a folder, or be None for one in the run's own")
     distinct(f"{where}.exclude", made.exclude)
     return made
 
@@ -151,13 +153,14 @@ def _is_frozen(thing) -> bool:
 def _optimizer(given, where):
     made = make(Optimizer, given, where)
     bounds = dict(
-        steps=(1, 2**31 - 1), batch=(1, 2**16), accumulate=(1, made.batch), warmup=(0, made.steps), floor=(0, 1), weight_decay=(0,)
+        steps=(1, 2**31 - 1), batch=(1, 2**16), accumulate=(1, made.batch), warmup=(0, made.steps), floor=(0, 1), weight_decay=(0, 1e6)
     )
     for name, bound in bounds.items():
         within(f"{where}.{name}", getattr(made, name), *bound)
-    _above(f"{where}.learning_rate", made.learning_rate, 0)
-    if made.clip is not None:
-        _above(f"{where}.clip", made.clip, 0)
+    for name in ("learning_rate", "clip"):
+        if getattr(made, name) is not None:
+            _above(f"{where}.{name}", getattr(made, name), 0)
+            within(f"{where}.{name}", getattr(made, name), 0, 1e6)
     if made.batch % made.accumulate:
         raise ValueError(f"{where}.accumulate={made.accumulate} must divide batch={made.batch}")
     _one_of(f"{where}.dtype", made.dtype, ("float32", "bfloat16"))

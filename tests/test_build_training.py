@@ -74,6 +74,12 @@ WRONG = [  # key, value, what is said
     ("optimizer.learning_rate", 0, "optimizer.learning_rate=0 must be above 0"),
     ("optimizer.warmup", 13, "optimizer.warmup=13 must be at least 0 and at most 12"),
     ("optimizer.clip", 0.0, "optimizer.clip=0.0 must be above 0"),
+    *[
+        (f"optimizer.{name}", float("inf"), f"optimizer.{name}=inf must be at least 0")
+        for name in ("learning_rate", "clip", "weight_decay")
+    ],
+    ("data.folder", "", "data.folder='' must name a folder"),
+    ("loss", [{"name": "ce_l1", "ce": 0.0, "l1": 0.0}], "loss.0..ce=0 with l1=0 teaches nothing"),
     ("optimizer.dtype", "float16", "optimizer.dtype='float16' must be one of float32, bfloat16"),
     ("draft.name", "smal", "draft.name='smal' must be one of small, eagle3; did you mean 'small'"),
     ("draft.layers", [], r"draft.layers=\(\) must name at least one layer"),

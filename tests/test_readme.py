@@ -36,6 +36,12 @@ def test_the_first_example(capsys):
     assert SMOLLM2 in text and run(text)["out"].texts[0] in capsys.readouterr().out
 
 
+@pytest.mark.real
+def test_the_draft_that_ships(capsys):
+    counts = run(example("load_drafter"))["out"].counts
+    assert counts["accepted"][0] > 0.4 * counts["drafted"][0] > 4
+
+
 def test_a_rule_of_your_own(tmp_path, monkeypatch):
     (tmp_path / "my_module.py").write_text(example("class Bold"))
     monkeypatch.syspath_prepend(tmp_path)

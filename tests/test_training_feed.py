@@ -46,6 +46,10 @@ def test_rows_of_all_sources_by_their_shares(shares):
     assert abs(first.mean() / other.mean() - shares[0] / shares[1]) < 0.1 * shares[0] / shares[1]
 
 
+def test_batches_of_one_row():
+    assert sorted(np.ravel(tokens(feed([(rows(range(5)), 1.0), (rows([7]), 2.0)], 1, 0), 7))) == [0, 1, 2, 3, 4, 7, 7]
+
+
 def test_a_batch_is_of_numpy_and_whole():
     batch = next(feed([(rows(range(5), Kept()), 1.0)], 2, 0))
     assert all(isinstance(x, np.ndarray) for x in jax.tree.leaves(batch))

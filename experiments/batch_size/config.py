@@ -30,6 +30,6 @@ def get_config(batch: str = "1") -> ConfigDict:
     config.arms = tuple(copy.deepcopy(dict(arm, sampling=dict(temperature=0.0))) for arm in arms)
     config.max_new_tokens = 48
     config.seed = 0
-    config.batch = int(batch)
+    config.batch, config.refill = int(batch), int(batch) > 1
     config.mesh = placeholder(str)
     return config.lock()

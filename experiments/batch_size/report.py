@@ -46,7 +46,7 @@ def row(batch: int, arm: dict, records: list[dict]) -> dict:
 def sentence(results: list[dict]) -> str:
     """How far a fixed length pays, and where the policy stands at the largest batch."""
     fixed = [r for r in results if r["name"].startswith("fixed")]
-    paid = [r for r in fixed if r["speedup"]["low"] > 1]
+    paid = [r for r in fixed if ends(r["speedup"])[0] > 1]
     most = max(r["batch"] for r in results)
     [policy] = [r for r in results if r["name"] == POLICY and r["batch"] == most]
     worst = min((r for r in fixed if r["batch"] == most), key=lambda r: r["speedup"]["value"])
@@ -61,7 +61,12 @@ def sentence(results: list[dict]) -> str:
 
 
 def interval(x: dict) -> str:
-    return f"{x['value']:.2f} ({x['low']:.2f} to {x['high']:.2f})"
+    """Where too few batches were measured apart there is none."""
+    return f"{x['value']:.2f}" if x["low"] is None else f"{x['value']:.2f} ({x['low']:.2f} to {x['high']:.2f})"
+
+
+def ends(x: dict) -> tuple[float, float]:
+    return (x["value"], x["value"]) if x["low"] is None else (x["low"], x["high"])
 
 
 def table(results: list[dict]) -> str:
@@ -79,8 +84,8 @@ def figure(results: list[dict]) -> str:
     """Speedup over the batch, a line an arm, with intervals."""
     names = [name for name in dict.fromkeys(r["name"] for r in results) if not name.startswith("plain")]
     batches, colours = sorted({r["batch"] for r in results}), ("#4477aa", "#ee6677", "#228833", "#ccbb44")
-    high = max(r["speedup"]["high"] for r in results) * 1.05
-    low = min(0.5, *(r["speedup"]["low"] for r in results))
+    high = max(ends(r["speedup"])[1] for r in results) * 1.05
+    low = min(0.5, *(ends(r["speedup"])[0] for r in results))
     x = {b: 70 + 430 * i / max(len(batches) - 1, 1) for i, b in enumerate(batches)}
     y = lambda s: 270 - 240 * (s - low) / (high - low)
     parts = [f'<line x1="60" x2="510" y1="{y(1):.1f}" y2="{y(1):.1f}" stroke="#999" stroke-dasharray="4"/>']
@@ -94,8 +99,8 @@ def figure(results: list[dict]) -> str:
         points = " ".join(f"{x[r['batch']] + shift:.1f},{y(r['speedup']['value']):.1f}" for r in own)
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
         for r in own:
-            at, ends = x[r["batch"]] + shift, (y(r["speedup"]["low"]), y(r["speedup"]["high"]))
-            parts.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{ends[0]:.1f}" y2="{ends[1]:.1f}" stroke="{colour}"/>')
+            at, (bottom, top) = x[r["batch"]] + shift, map(y, ends(r["speedup"]))
+            parts.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{bottom:.1f}" y2="{top:.1f}" stroke="{colour}"/>')
         parts.append(f'<text x="520" y="{40 + 18 * i}" fill="{colour}">{name}</text>')
     body = "\n".join(parts)
     title = '<text x="285" y="312" text-anchor="middle">rows of a batch</text><text x="60" y="16">speedup over plain</text>'

@@ -8,7 +8,7 @@
 
 All variants read one folder of data, that of the repository. One value runs it larger, on one accelerator, with data that the first run
 makes: config.py:lk@accelerator. Drafts, prompts and data are those of configs/distill_smollm2.py, from which this differs only in what
-PLACES, DECAY, VARIANTS and BUDGETS say.
+PLACES, DECAY, VARIANTS and BUDGETS say, in its loss (lk) and in reading the self-prompted data alone.
 """
 
 import runpy

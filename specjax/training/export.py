@@ -132,7 +132,7 @@ def _said(config: Eagle3Config) -> dict:
 
 
 def _card(name: str, kind: Kind, target: LM, card: Mapping) -> str:
-    use = f'target = specjax.load("{target.source}")\ndrafter = specjax.load_drafter("{name}", target)'
+    use = f'import specjax\n\ntarget = specjax.load("{target.source}")\ndrafter = specjax.load_drafter("{name}", target)'
     top = f"# {name}\n\nA draft of kind `{kind.name}` for `{target.source}`, trained with specjax.\n\n```python\n{use}\n```\n"
     return "\n".join([top, *(_section(title, content) for title, content in card.items())])
 

@@ -29,4 +29,4 @@ def feed(sources: Sequence[tuple[Rows, float]], batch: int, seed: int) -> grain.
     order = np.random.SeedSequence(seed).generate_state(len(sources)).tolist()
     endless = [grain.MapDataset.source(rows).shuffle(seed=order[i]).repeat() for i, (rows, _) in enumerate(sources)]
     mixed = grain.MapDataset.mix(endless, [share * len(rows) for rows, share in sources])
-    return iter(mixed.batch(batch).to_iter_dataset(ALONE))
+    return iter(mixed.to_iter_dataset(ALONE).batch(batch))

@@ -217,7 +217,7 @@ class CEL1:
     """Cross-entropy on the text and the distance of the laws, as DSpark weighs them (without its confidence head).
 
     Raises:
-      ValueError: a weight is negative.
+      ValueError: a weight is negative, or both are 0.
     """
 
     ce: float = 0.1
@@ -233,6 +233,8 @@ class CEL1:
         for name, weight in dataclasses.asdict(self).items():
             if not weight >= 0:
                 raise ValueError(f"loss.{name}={weight} must be at least 0")
+        if not self.ce + self.l1 > 0:
+            raise ValueError("loss.ce=0 with l1=0 teaches nothing: one of them must be above 0")
 
     def __call__(self, logits_XU, law, token_X):
         return self.ce * CE()(logits_XU, law, token_X) + self.l1 * 2 * total_variation(logits_XU, law)
