@@ -5,8 +5,8 @@
     done
     python experiments/batch_size/report.py runs/batch
 
-Time: 10 minutes on two cores. Expect: the speedup falls with the batch, as a wider pass costs more the more rows it has, and short drafts pay
-longest. The cost-optimal policy does not see it: it weighs each row alone, and in a batch all rows pay for the widest draft.
+Time: 10 minutes on two cores. Expect: the speedup falls with the batch, as a wider pass costs more the more rows it has, and short drafts
+pay longest. The cost-optimal policy does not see it: it weighs each row alone, and in a batch all rows pay for the widest draft.
 
 Drafts are n-grams, which cost next to nothing, on the three categories whose answers copy most: where speculation pays longest.
 """
