@@ -81,7 +81,7 @@ def _training(devices: list, chip: Chip) -> bool:
         raise ValueError("--arm and --slots are of a run, and this is a training's config")
     plan = build_training.plan(CONFIG.value)
     program = planned.training_step(plan, devices, SHAPE_ONLY.value)
-    say(f"a step of {plan.optimizer.batch} rows of {plan.data.length} tokens, split over the devices; parameters on each")
+    say(f"a step of {plan.optimizer.batch} rows of {plan.data.length} tokens over {plan.mesh or f'data:{len(devices)}'}")
     made = _said(program, chip)
     if made is not None:
         _say_part("step", program, made, plan.optimizer.batch * plan.data.length, len(devices), chip)

@@ -28,16 +28,15 @@ class Sent(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """arguments, results, temporary, code: bytes on a device; aliased: of the results, what lies in an argument's place. flops and
-    bytes_accessed: of a device, None where XLA does not say. seconds: XLA's own estimate, where it gives one. loops: while loops."""
+    """arguments, results, temporary, code: bytes on a device; aliased: of the results, what lies in an argument's place. flops:
+    of a device. seconds: XLA's own estimate, where it gives one. loops: while loops."""
 
     arguments: int
     results: int
     aliased: int
     temporary: int
     code: int
-    flops: float | None
-    bytes_accessed: float | None
+    flops: float
     seconds: float | None
     sent: dict[str, Sent]
     loops: int
@@ -50,8 +49,7 @@ class Compiled(NamedTuple):
 
 def read(program) -> Compiled:
     """program: what `jax.jit(f).lower(...).compile()` gives."""
-    memory, costs, text = program.memory_analysis(), program.cost_analysis() or {}, program.as_text()
-    costs = costs[0] if isinstance(costs, list) else costs
+    memory, costs, text = program.memory_analysis(), program.cost_analysis(), program.as_text()
     loops = len(re.findall(r" while\(", text))
     seconds = costs.get("optimal_seconds", -1.0)
     return Compiled(
@@ -60,8 +58,7 @@ def read(program) -> Compiled:
         aliased=memory.alias_size_in_bytes,
         temporary=memory.temp_size_in_bytes,
         code=memory.generated_code_size_in_bytes,
-        flops=costs.get("flops"),
-        bytes_accessed=costs.get("bytes accessed"),
+        flops=costs["flops"],
         seconds=seconds if seconds > 0 and not loops else None,  # of a program with loops it is below zero, or means nothing
         sent=collectives(text),
         loops=loops,
