@@ -3,10 +3,8 @@
 This process has one device; what needs eight runs in another, which this file starts once.
 """
 
-import collections
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +17,7 @@ import pytest
 import tiny_run
 
 import specjax
-from specjax import Layout, NGram, Sampling, decode, mesh_of, parts, run
+from specjax import Layout, NGram, Sampling, compiled, decode, mesh_of, parts, run
 from specjax.drafters import TreeDrafter
 from specjax.models import toy
 from specjax.models.border import border, init
@@ -99,13 +97,8 @@ def cases(make, layout, draft_layout):
 
 def moved(decoder) -> dict[str, int]:
     """The largest array that each kind of collective of the loop sends, in numbers."""
-    text = decode.generate.lower(decoder.setup, decoder.target.params, decoder.state, np.int32(0)).compile().as_text()
-    largest = collections.Counter()
-    for line in text.splitlines():
-        if found := re.search(r"= (.*?) (all-gather|all-to-all|all-reduce|collective-permute|reduce-scatter)(?:-start)?\(", line):
-            for shape in re.findall(r"\w+\[([\d,]*)\]", found[1]):
-                largest[found[2]] = max(largest[found[2]], int(np.prod([int(n) for n in shape.split(",") if n])))
-    return dict(largest)
+    program = decode.generate.lower(decoder.setup, decoder.target.params, decoder.state, np.int32(0)).compile()
+    return {kind: sent.largest for kind, sent in compiled.collectives(program.as_text()).items()}
 
 
 if __name__ == "__main__":
