@@ -41,7 +41,7 @@ from specjax.bench.plan import (
 )
 from specjax.bench.schema import make, nearest, within
 from specjax.drafters import NGram, NoDraft
-from specjax.lengths import EVERYTHING, BatchTable, Confidence, Entropy, Fixed, Heuristic, Optimal, StandAside, Tiers, match
+from specjax.lengths import EVERYTHING, BatchTable, Confidence, Entropy, Fixed, Goodput, Heuristic, Optimal, StandAside, Tiers, match
 from specjax.sampling import Sampling
 
 __all__ = ["load", "plan", "rules_of"]
@@ -52,7 +52,7 @@ DRAFTERS = {
 }  # fmt: skip
 RULES = {rule.name: rule for rule in rules.ALL}
 LENGTHS = {"match": match} | {
-    length.name: length for length in (Fixed, Heuristic, Confidence, Entropy, Tiers, Optimal, BatchTable, StandAside)
+    length.name: length for length in (Fixed, Heuristic, Confidence, Entropy, Tiers, Optimal, Goodput, BatchTable, StandAside)
 }  # fmt: skip
 MOST = 1024  # of what is unrolled, or held at once: drafted tokens, tokens of a match, rows of a batch, letters of a name
 

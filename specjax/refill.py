@@ -6,6 +6,7 @@ A row's tokens do not depend on its batch, so they are the same as without; what
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -17,28 +18,30 @@ from specjax.state import RUNNING
 
 
 def decode_all(
-    decoder, prompts: Sequence[Sequence[int]], budgets, ids, batch: int, size: int | None = None
+    decoder, prompts: Sequence[Sequence[int]], budgets, ids, batch: int, size: int | None = None, endless: bool = False
 ) -> Iterator[tuple[int, object]]:
-    """(index of the prompt, its `Output` of one row), as rows finish.
+    """(number of the prompt, its `Output` of one row), as rows finish.
 
-    decoder: a `specjax.Decoder`. ids: of the prompts, as its `start` takes them. size: slots of the buffers, at least.
+    decoder: a `specjax.Decoder`. ids: of the prompts, as its `start` takes them. size: slots of the buffers, at least. endless: after the
+    last prompt the first comes again, and so on, so that no row is ever without; numbers count on, and the caller stops.
     """
     if batch < 1:
         raise ValueError(f"batch={batch} must be at least 1")
     size = max(decoder.slots(prompts, budgets), size or 0)
     most = max(budgets)  # one bound of the trace for all
-    first = list(range(min(batch, len(prompts))))
-    waiting = iter(range(len(first), len(prompts)))
-    state = decoder.prefill(decoder.start([prompts[i] for i in first], [budgets[i] for i in first], [ids[i] for i in first], size, most))
-    held = dict(enumerate(first))  # row -> prompt
+    start = lambda numbers: decoder.start(*([x[n % len(prompts)] for n in numbers] for x in (prompts, budgets, ids)), size, most)
+    waiting = itertools.count() if endless else iter(range(len(prompts)))
+    held = dict(enumerate(itertools.islice(waiting, batch)))  # row -> prompt
+    rows = len(held)
+    state = decoder.prefill(start(held.values()))
     while held:
         finish_B = fetch(state.finish_B)
         for row in [row for row in held if finish_B[row] != RUNNING]:
             yield held.pop(row), decoder.output(state, [row])
-            if (index := next(waiting, None)) is not None:
-                held[row] = index
-                one = decoder.prefill(decoder.start([prompts[index]], [budgets[index]], [ids[index]], size, most))
-                state = one if len(first) == 1 else decode.put_row(state, one, np.int32(row), layouts=decoder.setup.layouts)
+            if (number := next(waiting, None)) is not None:
+                held[row] = number
+                one = decoder.prefill(start([number]))
+                state = one if rows == 1 else decode.put_row(state, one, np.int32(row), layouts=decoder.setup.layouts)
         running = int(np.sum(fetch(state.finish_B) == RUNNING))
         if running:
             state = decoder.generate_until(state, running - 1)

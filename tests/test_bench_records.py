@@ -119,8 +119,8 @@ def test_a_damaged_file_is_named(tmp_path, damage):
 
 
 FOREIGN = {
-    "schema=1, but this version reads 2: name another folder": dict(schema=1),
-    "schema=None, but this version reads 2": dict(schema=None),
+    "schema=1, but this version reads 3: name another folder": dict(schema=1),
+    "schema=None, but this version reads 3": dict(schema=None),
     "record.text is missing": dict(text=None),
     "record.extra is not a key": dict(extra=1),
     "record.repeat='0' must be int, not str": dict(repeat="0"),

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import numpy as np
@@ -9,6 +10,7 @@ from specjax.bench import streams, summary, sweep
 from specjax.bench.measure import Costs
 from specjax.bench.plan import Task
 from specjax.bench.records import Workdir
+from specjax.state import RUNNING
 
 
 def test_the_same_tokens_as_without():
@@ -74,17 +76,55 @@ def test_progress_counts_records_and_an_interrupt_keeps_those_that_were_finished
     assert len(list(workdir.records())) == 3
 
 
-def test_the_seconds_of_a_stream_are_shared_out_by_passes(monkeypatch):
-    clock = itertools.count(0.0, 8.0)
+def test_a_prompt_is_charged_for_its_row_while_the_batch_is_full(monkeypatch):
+    """Each call to the loop takes 8 seconds and each prefill too, of three rows at first. Until the last of seven prompts ends no row is
+    ever without a prompt: a prompt pays a third of every call that it ran in."""
+    clock, held = itertools.count(0.0, 8.0), []
     monkeypatch.setattr(streams.time, "perf_counter", lambda: next(clock))
     experiment = tiny_talk.experiment(refill=True)
     arm = next(a for a in experiment.arms if a.name == "match")
     stream = [task for batch in sweep.batches(experiment) for task in batch if task.arm is arm and task.turn == 0]
-    rows = [row for _, row, _ in streams.decode_stream(experiment, stream, {})]
-    assert len(rows) == 7 and all(row["seconds"]["prefill"] is None for row in rows)
-    for part in (rows[:3], rows[3:6], rows[6:]):  # of a batch each, 8 seconds from one reading of the clock to the next
-        passes = sum(row["counts"]["passes"] for row in part)
-        assert [row["seconds"]["decode"] for row in part] == [8.0 * row["counts"]["passes"] / passes for row in part]
+
+    def watched(self, state, running):
+        held.append(int(np.sum(np.asarray(state.finish_B) == RUNNING)))
+        return until(self, state, running)
+
+    until = streams.Timed.generate_until
+    monkeypatch.setattr(streams.Timed, "generate_until", watched)
+    rows = {task.id: row for task, row, _ in streams.decode_stream(experiment, stream, {})}
+    assert len(rows) == 7 and set(held) == {3}
+    order = [rows[task.id]["seconds"] for task in stream]
+    assert [seconds["prefill"] for seconds in order] == [8 / 3] * 3 + [8.0] * 4
+    calls = [seconds["decode"] / 8 * 3 for seconds in order]
+    assert calls == [round(n) for n in calls] and min(calls) >= 1 and sum(sorted(calls)[-3:]) >= len(held)
+
+
+def test_each_repeat_is_another_order_and_one_measurement():
+    """Of prompts, the same for all arms, and of arms."""
+    experiment = tiny_talk.experiment(refill=True)
+    experiment = dataclasses.replace(experiment, plan=dataclasses.replace(experiment.plan, repeats=2, samples=1))
+    todo = [task for batch in sweep.batches(experiment) for task in batch if task.turn == 0]
+    found = list(streams.split(experiment, todo))
+    names, ids = [stream[0].arm.name for stream in found], [[task.id for task in stream] for stream in found]
+    arms = [arm.name for arm in experiment.arms]
+    assert names == arms + arms[1:] + arms[:1]
+    assert ids[0] == [task.id for task in todo if task.arm.name == arms[0] and task.repeat == 0]
+    assert ids[len(arms)] != ids[0] and sorted(ids[len(arms)]) == sorted(ids[0])
+    for i, stream in enumerate(ids):
+        assert stream == ids[i // len(arms) * len(arms)]
+
+
+def test_repeats_give_an_interval():
+    """Five, of which plain took seven times as long in one: as `test_bench_summary` has it of prompts."""
+    experiment, rows = tiny_talk.experiment(refill=True), []
+    for r in tiny_talk.finished(refill=True).records():
+        slow = 7.0 if r["arm"].startswith("plain") else 1.0
+        rows += [{**r, "repeat": n, "seconds": {"prefill": 1.0, "decode": slow if n == 0 else 1.0}} for n in range(5)]
+    costs = {arm.name: Costs({1: 1.0, 3: 1.5}, 0.1, 0.0, 0.01) for arm in experiment.arms}
+    for row in summary.summarise(experiment, rows, costs, {arm.name: {} for arm in experiment.arms}, {}, [])["arms"]:
+        value, low, high = row["speedup"].values()
+        if not row["name"].startswith("plain"):
+            assert value == pytest.approx(2.2, rel=1e-6) and low == pytest.approx(1) and high == pytest.approx(4.6)  # of j of 5: j <= 3
 
 
 def test_what_a_stream_cannot_say_is_null():
@@ -93,5 +133,5 @@ def test_what_a_stream_cannot_say_is_null():
     compiled = {arm.name: {} for arm in experiment.arms}
     rows = list(tiny_talk.finished(refill=True).records())
     for row in summary.summarise(experiment, rows, costs, compiled, {}, [])["arms"]:
-        assert row["prefill_seconds"] is None and row["time_to_first_token"] is None and row["predicted_speedup"] is None
+        assert row["time_to_first_token"] is None and row["predicted_speedup"] is None
         assert row["speedup"]["value"] > 0 and row["speedup"]["low"] is None and row["decode_seconds"] > 0

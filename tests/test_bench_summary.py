@@ -7,7 +7,11 @@ from specjax.bench import summary
 from specjax.bench.measure import Costs
 
 COST = Costs(v={1: 1.0, 2: 1.5}, c=0.25, catch_up=0.0, step_seconds=0.1)
-ALONE = {name: i for i, name in enumerate("ABCDEF")}  # one prompt a batch
+
+
+def alone(record):
+    """One prompt a batch."""
+    return record["question_id"]
 
 
 def record(name="A", tokens=10, seconds=1.0, category="x", drafted=(), accepted=(), judged=0, overlap=0.0, repeat=0):
@@ -22,14 +26,14 @@ def record(name="A", tokens=10, seconds=1.0, category="x", drafted=(), accepted=
 def test_speedup_is_a_ratio_of_totals():
     own = [record("A", 10, 1.0), record("B", 40, 4.0)]
     plain = [record("B", 40, 4.0), record("A", 10, 2.0)]
-    assert summary.speedup(own, plain, ALONE)["value"] == 1.2
+    assert summary.speedup(own, plain, alone)["value"] == 1.2
     assert summary.tokens_per_second(own) == 10.0
 
 
 def test_the_interval_is_a_bootstrap_over_prompts():
     own = [record(name, 10, 1.0) for name in "ABCDEF"]
     plain = [record(name, 10, 7.0 if name == "A" else 1.0) for name in "ABCDEF"]
-    got = summary.speedup(own, plain, ALONE)
+    got = summary.speedup(own, plain, alone)
     # A is drawn j times of 6, j binomial(6, 1/6): P(0) = .335, P(j <= 2) = .938, P(j <= 3) = .991
     assert got == {"value": 2.0, "low": 1.0, "high": 4.0}
 
@@ -37,14 +41,14 @@ def test_the_interval_is_a_bootstrap_over_prompts():
 def test_fewer_than_five_prompts_have_no_interval():
     for count, bounds in ((4, (None, None)), (5, (2.0, 2.0))):
         own, plain = ([record(name, 10, s) for name in "ABCDE"[:count]] for s in (1.0, 2.0))
-        assert summary.speedup(own, plain, ALONE) == {"value": 2.0, "low": bounds[0], "high": bounds[1]}
+        assert summary.speedup(own, plain, alone) == {"value": 2.0, "low": bounds[0], "high": bounds[1]}
 
 
 def test_batches_are_drawn_whole():
     """The seconds of a batch are one measurement, shared out: its prompts say nothing about the spread."""
-    pairs = {name: i // 2 for i, name in enumerate("ABCDEFGHIJKL")}
-    own = [record(name, 10, 1.0) for name in pairs]
-    plain = [record(name, 10, 7.0 if name in "AB" else 1.0) for name in pairs]
+    names, pairs = "ABCDEFGHIJKL", lambda r: "ABCDEFGHIJKL".index(r["question_id"]) // 2
+    own = [record(name, 10, 1.0) for name in names]
+    plain = [record(name, 10, 7.0 if name in "AB" else 1.0) for name in names]
     assert summary.speedup(own, plain, pairs) == {"value": 2.0, "low": 1.0, "high": 4.0}  # as above, of six batches
     assert summary.speedup(own[:8], plain[:8], pairs)["low"] is None  # four batches of eight prompts
 
@@ -52,19 +56,19 @@ def test_batches_are_drawn_whole():
 def test_the_interval_pairs_prompts_and_not_records():
     own = [record(name, 10 * i, i, repeat=r) for i, name in enumerate("ABCDEF", 1) for r in (0, 1)]
     plain = [record(name, 10 * i, 2.0 * i, repeat=r) for i, name in reversed(list(enumerate("ABCDEF", 1))) for r in (0, 1)]
-    assert summary.speedup(own, plain, ALONE) == {"value": 2.0, "low": 2.0, "high": 2.0}
+    assert summary.speedup(own, plain, alone) == {"value": 2.0, "low": 2.0, "high": 2.0}
 
 
 def test_a_run_without_a_token_has_no_speedup():
     own = [record(name, 0, 1.0) for name in "ABCDEF"]
-    assert summary.speedup(own, own, ALONE) == {"value": None, "low": None, "high": None}
+    assert summary.speedup(own, own, alone) == {"value": None, "low": None, "high": None}
     assert summary.prediction([record(name, 0, drafted=[0], accepted=[0]) for name in "AB"], COST, (1, 2)) is None
 
 
 def test_a_sum_that_is_null_makes_its_mean_null():
     rows = [record(name, drafted=[3], accepted=[2], judged=3, overlap=x) for name, x in (("A", 1.5), ("B", None))]
     assert summary.alpha(rows) is None
-    assert summary.arm_row("x", [{**rows[0], "expected_sum": None}], [rows[0]], ALONE)["expected_tokens_per_pass"] is None
+    assert summary.arm_row("x", [{**rows[0], "expected_sum": None}], [rows[0]], alone)["expected_tokens_per_pass"] is None
 
 
 def test_a_half_is_predicted_from_the_other_half_and_from_costs():

@@ -79,6 +79,7 @@ def test_absent_leaves_the_choice_to_the_decoder_and_match_takes_all():
         dict(name="tiers", tiers=(2, 5)),
         dict(name="optimal", rate=0.5),
         dict(name="optimal", v=(1, 1.5), c=0.25),
+        dict(name="goodput", rate=0.5),
         dict(name="batch_table", table=((1, 7), (8, 2))),
         dict(name="stand_aside", policy=dict(name="heuristic", start=2), gain=2),
     ],

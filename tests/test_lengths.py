@@ -10,7 +10,7 @@ from test_decode_oracle import BUDGETS, PROMPTS, SEED, oracle
 
 import specjax
 from specjax import Heuristic, Sampling, decode, parts, reference
-from specjax.lengths import BatchTable, Confidence, Entropy, Optimal, StandAside, Tiers
+from specjax.lengths import BatchTable, Confidence, Entropy, Goodput, Optimal, StandAside, Tiers
 from specjax.types import Verdict
 
 MODES = {"greedy": Sampling(), "coupled": Sampling(temperature=0.9, coupled=True), "p/q": Sampling(temperature=0.9)}
@@ -204,6 +204,7 @@ def test_numbers_are_leaves():
         (Tiers(tiers=(1, 2)), Tiers(tiers=[3, 7], start=2)),
         (BatchTable(table=((1, 2), (3, 4))), BatchTable(table=[[1, 3], [9, 0]])),
         (Optimal(v=(1, 2)), Optimal(v=(1.0, 1.5), c=1, rate=1)),
+        (Goodput(v=(1, 2)), Goodput(v=(1.0, 1.5), c=1, rate=1)),
         (StandAside(policy=Tiers(), v=(1, 2)), StandAside(policy=Tiers(start=3), v=(1.0, 1.5), gain=2)),
     ],
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 from specjax.bench.records import Workdir
 
 HERE = Path(__file__).parent
-POLICY = "optimal"
+POLICY = "goodput"
 
 
 def main(folder: str) -> None:

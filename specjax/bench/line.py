@@ -14,7 +14,7 @@ from specjax.bench.plan import Task
 from specjax.bench.schema import make
 
 ENDED = ("eos", "stop", "length", "nonfinite")  # how a row may have finished; see specjax.state
-SCHEMA = 2  # of a line of records.jsonl and of the summary; another number means that a field changed its meaning
+SCHEMA = 3  # of a line of records.jsonl and of the summary; another number means that a field changed its meaning
 
 
 @dataclasses.dataclass(frozen=True)

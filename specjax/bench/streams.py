@@ -1,15 +1,21 @@
 """A run that wants throughput: each arm decodes all its prompts as one stream, whose rows take the next prompt as they finish.
 
-Arms take turns as wholes, and tokens are the same as without. Prefill happens between rounds and is part of the stream's seconds. They
-are shared out over the records that finished since the last were written, a batch of them at a time, by each one's target passes: a
-row holds its place for so many. The stream is one measurement all the same, so its arms get no interval.
+Arms take turns as wholes, and tokens are the same as without. A stream is measured while its batch is full: behind the last prompt the
+first ones come again, and what they say counts for nothing. Without that the last prompts would be decoded by a batch half empty, and a
+figure depend on how many prompts there were. Prefill happens between rounds and is timed apart. A prompt is charged for its row of the
+batch, a share of the seconds of decoding from when it took the row to when it ended.
+
+A stream is one measurement, so an interval needs repeats. Each has the prompts in another order, and the arms too.
 """
 
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import jax
 
 from specjax import refill
 from specjax.bench import line, measure, turns
@@ -30,24 +36,53 @@ def run(experiment: Experiment, kept: Kept, tasks: Sequence[Task], progress: Cal
 def split(experiment: Experiment, tasks: Sequence[Task]) -> Iterator[list[Task]]:
     """One arm a stream. A turn waits until all conversations have come so far."""
     order = [arm.name for arm in experiment.arms]
-    place = lambda task: (task.repeat, task.turn, order.index(task.arm.name))
-    for _, stream in itertools.groupby(sorted(tasks, key=place), place):  # sorted is stable
-        yield list(stream)
+    place = lambda task: (task.repeat, task.turn, (order.index(task.arm.name) - task.repeat) % len(order))
+    for (repeat, *_), tasks_ in itertools.groupby(sorted(tasks, key=place), place):  # sorted is stable
+        stream = list(tasks_)
+        if repeat:
+            random.Random(repeat).shuffle(stream)  # the same order for each arm
+        yield stream
 
 
 def decode_stream(experiment: Experiment, stream: Sequence[Task], answers: Mapping) -> Iterator[tuple[Task, dict, object]]:
     """(task, record, trace) as they finish. answers: texts by `Task.key`."""
-    plan, decoder = experiment.plan, stream[0].arm.decoder
-    tokens = [turns.prompt_tokens(experiment, task, answers) for task in stream]
-    ids, spare = [task.id for task in stream], max(plan.batch - len(stream), 0)  # spare rows, so that no other program is compiled
-    budgets = [plan.max_new_tokens] * len(stream) + [0] * spare
+    plan, timed = experiment.plan, Timed(stream[0].arm.decoder)
+    tokens, ids = [turns.prompt_tokens(experiment, task, answers) for task in stream], [task.id for task in stream]
+    budgets, began = [plan.max_new_tokens] * len(stream), [0.0] * plan.batch  # began: at which second of decoding each took its row
+    missing = len(stream)
+    for number, output in refill.decode_all(timed, tokens, budgets, ids, plan.batch, experiment.size, endless=True):
+        began.append(timed.decoding)  # the next prompt takes this row now
+        if number < len(stream):
+            seconds = {"prefill": timed.prefills[number], "decode": (timed.decoding - began[number]) / plan.batch}
+            yield stream[number], *line.record(stream[number], len(tokens[number]), output, 0, seconds, measure.peak_memory_bytes())
+            missing -= 1
+        if not missing:
+            return
+
+
+class Timed:
+    """A decoder whose phases are timed. decoding: seconds so far. prefills: of each prompt, in the order in which they took their rows."""
+
+    def __init__(self, decoder):
+        self.decoder, self.decoding, self.prefills = decoder, 0.0, []
+
+    def __getattr__(self, name):
+        return getattr(self.decoder, name)
+
+    def prefill(self, state):
+        rows = len(state.cursor_B)
+        state, seconds = _timed(self.decoder.prefill, state)
+        self.prefills += [seconds / rows] * rows
+        return state
+
+    def generate_until(self, state, running):
+        state, seconds = _timed(self.decoder.generate_until, state, running)
+        self.decoding += seconds
+        return state
+
+
+def _timed(call, state, *rest):
+    jax.block_until_ready(state)
     began = time.perf_counter()
-    decoded = refill.decode_all(decoder, tokens + tokens[:1] * spare, budgets, ids + ids[:1] * spare, plan.batch, experiment.size)
-    rows = ((index, output) for index, output in decoded if index < len(stream))
-    while finished := list(itertools.islice(rows, plan.batch)):
-        seconds = time.perf_counter() - began
-        passes = sum(int(output.counts["passes"][0]) for _, output in finished)
-        for index, output in finished:
-            share = {"prefill": None, "decode": seconds * int(output.counts["passes"][0]) / passes}
-            yield stream[index], *line.record(stream[index], len(tokens[index]), output, 0, share, measure.peak_memory_bytes())
-        began = time.perf_counter()
+    state = jax.block_until_ready(call(state, *rest))
+    return state, time.perf_counter() - began

@@ -1,12 +1,12 @@
 """From records to one row per arm: see docs/metrics.md, where each metric is defined once.
 
-Intervals are from a bootstrap over prompts, or over batches of them, which are timed as one. The prediction of an arm on one half of
-the prompts uses the acceptance rates of the *other* half, and costs measured apart; it never sees what it predicts.
+Intervals are from a bootstrap over what was timed as one: prompts, batches of them, or with `refill` repeats. The prediction of an arm on
+one half of the prompts uses the acceptance rates of the *other* half, and costs measured apart; it never sees what it predicts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -32,15 +32,15 @@ def summarise(
 ) -> dict:
     """The content of summary.json."""
     plan = experiment.plan
-    together = len(experiment.prompts) if plan.refill else plan.batch  # timed as one
-    batch = {str(e.prompt.question_id): i // together for i, e in enumerate(experiment.prompts)}
+    batch = {str(e.prompt.question_id): i // plan.batch for i, e in enumerate(experiment.prompts)}
+    together = (lambda r: r["repeat"]) if plan.refill else lambda r: batch[str(r["question_id"])]
     by_arm = {arm.name: [r for r in rows if r["arm"] == arm.name] for arm in experiment.arms}
     arms = []
     for arm in experiment.arms:
         own, plain, cost = by_arm[arm.name], by_arm[arm.baseline], costs[arm.name]
         agreement = agreements.get(arm.name)
         arms.append(
-            arm_row(arm.name, own, plain, batch)
+            arm_row(arm.name, own, plain, together)
             | {
                 "baseline": arm.baseline,
                 "exact": bool(arm.decoder.setup.rule.exact),
@@ -50,19 +50,19 @@ def summarise(
                 "matches_plain": agreement and agreement._asdict(),
                 "time_to_first_token": None if plan.refill else time_to_first_token(own, cost),
                 "compile_seconds": compile_seconds[arm.name],
-                "by_category": by_category(own, plain, batch),
+                "by_category": by_category(own, plain, together),
             }
         )
     return {"schema": SCHEMA, "prompts": len(experiment.prompts), "arms": arms, "differences": [d._asdict() for d in differences]}
 
 
-def arm_row(name: str, own: Sequence[dict], plain: Sequence[dict], batch: Mapping[str, int]) -> dict:
-    """What records alone tell of an arm; `plain` are those of its plain arm on the same prompts. batch: of each question's id."""
+def arm_row(name: str, own: Sequence[dict], plain: Sequence[dict], together: Callable[[dict], int]) -> dict:
+    """What records alone tell of an arm; `plain` are those of its plain arm on the same prompts. together: which were timed as one."""
     counts, expected = totals(own), _total(own, "expected_sum")
     return {
         "name": name,
         "tokens_per_second": tokens_per_second(own),
-        "speedup": speedup(own, plain, batch),
+        "speedup": speedup(own, plain, together),
         "tokens_per_pass": counts["tokens"] / counts["passes"],
         "expected_tokens_per_pass": None if expected is None else 1 + expected / counts["passes"],
         "alpha": alpha(own),
@@ -75,12 +75,12 @@ def arm_row(name: str, own: Sequence[dict], plain: Sequence[dict], batch: Mappin
     }
 
 
-def by_category(own: Sequence[dict], plain: Sequence[dict], batch: Mapping[str, int]) -> dict[str, dict]:
+def by_category(own: Sequence[dict], plain: Sequence[dict], together: Callable[[dict], int]) -> dict[str, dict]:
     """The same metrics for the prompts of one category, in the order in which categories came."""
     rows = {}
     for category in dict.fromkeys(r["category"] for r in own):
         mine, theirs = ([r for r in rs if r["category"] == category] for rs in (own, plain))
-        row = arm_row(category, mine, theirs, batch)
+        row = arm_row(category, mine, theirs, together)
         keep = ("tokens_per_second", "speedup", "tokens_per_pass", "alpha")
         rows[category] = {"prompts": len({str(r["question_id"]) for r in mine}), **{k: row[k] for k in keep}}
     return rows
@@ -121,17 +121,17 @@ def rates(rows: Sequence[dict]) -> list[float | None]:
     return [finite(rate) for rate in rate_K]
 
 
-def speedup(own: Sequence[dict], plain: Sequence[dict], batch: Mapping[str, int]) -> dict[str, float | None]:
-    """{"value", "low", "high"}: ratio of tokens per second over totals, with its interval over batches drawn anew.
+def speedup(own: Sequence[dict], plain: Sequence[dict], together: Callable[[dict], int]) -> dict[str, float | None]:
+    """{"value", "low", "high"}: ratio of tokens per second over totals, with its interval over what was timed as one, drawn anew.
 
-    A batch is one prompt unless several are decoded together. low and high are None with fewer than FEWEST of them; all are None
-    where the plain arm got no token out.
+    That is a prompt, a batch of them, or with `refill` a repeat of them all. low and high are None with fewer than FEWEST of them; all
+    are None where the plain arm got no token out.
     """
-    batches = sorted({batch[str(r["question_id"])] for r in own})
+    batches = sorted(set(map(together, own)))
     sums = np.zeros((4, len(batches)))
     for i, rows in ((0, own), (2, plain)):
         for r in rows:
-            at = batches.index(batch[str(r["question_id"])])
+            at = batches.index(together(r))
             sums[i, at] += r["counts"]["tokens"]
             sums[i + 1, at] += r["seconds"]["decode"]
     low = high = None

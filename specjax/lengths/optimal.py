@@ -3,7 +3,8 @@ one running rate for each place in the stead of one alpha, chosen anew every rou
 
     K = argmax over k = 0 .. offer of (1 + sum_{j <= k} reach_j) / (v_k + k c + catch_up reach_k),    reach_k = rate_1 ... rate_k
 
-K = 0 is plain decoding: where drafting does not pay, a row stands aside, and tries again when that cannot cost it much.
+K = 0 is plain decoding: where drafting does not pay, a row stands aside, and tries again when that cannot cost it much. Each row weighs its
+own draft as if it were alone; of a batch, whose rows all pay for the widest draft, see `goodput`.
 """
 
 from __future__ import annotations
@@ -56,22 +57,26 @@ class Optimal(Costs):
         zero_BK = jnp.zeros((batch, len(self.v) - 1), jnp.float32)
         return Tries(zero_BK, jnp.copy(zero_BK), jnp.zeros(batch, jnp.float32))
 
-    def gains(self, state: Tries):
-        """gain_BM: expected tokens over cost of a round that drafts k = 0, 1, ... tokens."""
-        cost_M = self.cost_M
+    def expected(self, state: Tries):
+        """(reach_BM, tokens_BM), for k = 0, 1, ...: how likely the k-th token of a draft is accepted, and how many a draft of k gives."""
         one_B = jnp.ones_like(state.aside_B)
 
         def place(carry, x):
             rate_B, reach_B, tokens_B = carry
-            judged_B, accepted_B, cost = x
+            judged_B, accepted_B = x
             rate_B = (self.weight * rate_B + accepted_B) / (self.weight + judged_B)
             reach_B = reach_B * rate_B
             tokens_B = tokens_B + reach_B
-            return (rate_B, reach_B, tokens_B), tokens_B / (cost + self.catch_up * reach_B)
+            return (rate_B, reach_B, tokens_B), (reach_B, tokens_B)
 
-        places = state.judged_BK.T, state.accepted_BK.T, cost_M[1:]
-        _, gain_KB = jax.lax.scan(place, (self.rate * one_B, one_B, one_B), places, unroll=8)
-        return jnp.concatenate([one_B[:, None] / cost_M[0], gain_KB.T], axis=1)
+        _, of_KB = jax.lax.scan(place, (self.rate * one_B, one_B, one_B), (state.judged_BK.T, state.accepted_BK.T), unroll=8)
+        return tuple(jnp.concatenate([one_B[:, None], x_KB.T], axis=1) for x_KB in of_KB)
+
+    def gains(self, state: Tries):
+        """gain_BM: expected tokens over cost of a round that drafts k = 0, 1, ... tokens."""
+        reach_BM, tokens_BM = self.expected(state)
+        late_BM = (self.catch_up * reach_BM).at[:, 0].set(0)
+        return tokens_BM / (self.cost_M[None] + late_BM)
 
     def choose(self, state: Tries, offer_B):
         k_1M = jnp.arange(len(self.v), dtype=jnp.int32)[None]
