@@ -146,6 +146,10 @@ class Decoder:
     def prefill(self, state: State) -> State:
         return decode.prefill(self.setup, self.target.params, state)
 
+    def put_row(self, state: State, one: State, row: int) -> State:
+        """The state with row `row` replaced by the state of one row."""
+        return decode.put_row(state, one, np.int32(row), layouts=self.setup.layouts)
+
     def generate(self, state: State) -> State:
         """Decode until every row has finished."""
         return self.generate_until(state, 0)

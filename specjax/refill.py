@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
-from specjax import decode
 from specjax.sharding import fetch
 from specjax.state import RUNNING
 
@@ -41,7 +40,7 @@ def decode_all(
             if (number := next(waiting, None)) is not None:
                 held[row] = number
                 one = decoder.prefill(start([number]))
-                state = one if rows == 1 else decode.put_row(state, one, np.int32(row), layouts=decoder.setup.layouts)
+                state = one if rows == 1 else decoder.put_row(state, one, row)
         running = int(np.sum(fetch(state.finish_B) == RUNNING))
         if running:
             state = decoder.generate_until(state, running - 1)

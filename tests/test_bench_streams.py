@@ -77,7 +77,7 @@ def test_progress_counts_records_and_an_interrupt_keeps_those_that_were_finished
 
 
 def test_a_prompt_is_charged_for_its_row_while_the_batch_is_full(monkeypatch):
-    """Each call to the loop takes 8 seconds and each prefill too, of three rows at first. Until the last of seven prompts ends no row is
+    """Each call to the loop takes 8 seconds, each prefill too, of three rows at first, and so does putting a row in. Until the last of seven prompts ends no row is
     ever without a prompt: a prompt pays a third of every call that it ran in."""
     clock, held = itertools.count(0.0, 8.0), []
     monkeypatch.setattr(streams.time, "perf_counter", lambda: next(clock))
@@ -94,7 +94,7 @@ def test_a_prompt_is_charged_for_its_row_while_the_batch_is_full(monkeypatch):
     rows = {task.id: row for task, row, _ in streams.decode_stream(experiment, stream, {})}
     assert len(rows) == 7 and set(held) == {3}
     order = [rows[task.id]["seconds"] for task in stream]
-    assert [seconds["prefill"] for seconds in order] == [8 / 3] * 3 + [8.0] * 4
+    assert [seconds["prefill"] for seconds in order] == [8 / 3] * 3 + [16.0] * 4
     calls = [seconds["decode"] / 8 * 3 for seconds in order]
     assert calls == [round(n) for n in calls] and min(calls) >= 1 and sum(sorted(calls)[-3:]) >= len(held)
 

@@ -35,7 +35,7 @@ ALLOWED = {  # module of specjax -> those it may import, with all below them; ''
     "prompts": ["models.load"],
     "lm": ["models", "sharding"],
     "parts": ["lm", *CORE, *PLUGINS],
-    "refill": ["state", "decode", "sharding"],
+    "refill": ["state", "sharding"],
     "decoder": ["lm", "parts", *CORE, *PLUGINS],
     "api": ["lm", "parts", "decoder", "refill", "state"],
     "trained": ["lm", "parts", "drafters", "lengths", "models", "sharding"],

@@ -44,18 +44,25 @@ def row(batch: int, arm: dict, records: list[dict]) -> dict:
 
 
 def sentence(results: list[dict]) -> str:
-    """The best fixed length and the policy, batch by batch."""
-    said = []
-    for batch in sorted({r["batch"] for r in results}):
-        own = [r for r in results if r["batch"] == batch]
-        best = max((r for r in own if r["name"].startswith("fixed")), key=lambda r: r["speedup"]["value"])
-        [policy] = [r for r in own if r["name"] == POLICY]
-        said.append(f"at {batch} {best['name']} has {interval(best['speedup'])} and {POLICY} {interval(policy['speedup'])}")
-    return f"**Answer.** Times plain, by the rows of a batch, on two cores: {'; '.join(said)}."
+    """Up to which batch the best fixed length pays, by its interval, and what the policy does there and beyond."""
+    batches = sorted({r["batch"] for r in results})
+    own = {b: [r for r in results if r["batch"] == b] for b in batches}
+    best = {b: max((r for r in own[b] if r["name"].startswith("fixed")), key=lambda r: r["speedup"]["value"]) for b in batches}
+    policy = {b: next(r for r in own[b] if r["name"] == POLICY) for b in batches}
+    pays = [b for b in batches if ends(best[b]["speedup"])[0] > 1]
+    of = lambda b: f"{best[b]['name']} has {interval(best[b]['speedup'])} of plain with {b}"
+    until = f"speculation pays up to {pays[-1]} rows of a batch" if pays else "speculation does not pay"
+    beyond = [f"; {of(b)}" for b in batches if b > (pays or [0])[-1]]
+    said = ", ".join(f"{interval(policy[b]['speedup'])} with {b}" for b in batches)
+    drafted = ", ".join(f"{policy[b]['drafted']:.2f}" for b in batches)
+    return (
+        f"**Answer.** On two cores {until} ({of((pays or batches)[-1])}{''.join(beyond)}); {POLICY} has {said}, drafting "
+        f"{drafted} tokens a round of a row."
+    )
 
 
 def interval(x: dict) -> str:
-    """Where too few batches were measured apart there is none."""
+    """Where too few prompts or repeats were measured apart there is none."""
     return f"{x['value']:.2f}" if x["low"] is None else f"{x['value']:.2f} ({x['low']:.2f} to {x['high']:.2f})"
 
 

@@ -61,7 +61,7 @@ def decode_stream(experiment: Experiment, stream: Sequence[Task], answers: Mappi
 
 
 class Timed:
-    """A decoder whose phases are timed. decoding: seconds so far. prefills: of each prompt, in the order in which they took their rows."""
+    """A decoder whose phases are timed. decoding: seconds so far. prefills: of each prompt, with putting it into its row, in that order."""
 
     def __init__(self, decoder):
         self.decoder, self.decoding, self.prefills = decoder, 0.0, []
@@ -73,6 +73,11 @@ class Timed:
         rows = len(state.cursor_B)
         state, seconds = _timed(self.decoder.prefill, state)
         self.prefills += [seconds / rows] * rows
+        return state
+
+    def put_row(self, state, one, row):
+        state, seconds = _timed(self.decoder.put_row, state, one, row)
+        self.prefills[-1] += seconds
         return state
 
     def generate_until(self, state, running):

@@ -115,7 +115,7 @@ def warm_up(experiment: Experiment) -> None:
     for arm in experiment.arms:
         state = arm.decoder.prefill(_few(_start(experiment, first_batch(experiment, arm), {})[0]))
         if experiment.plan.refill:
-            state = decode.put_row(state, arm.decoder.prefill(_few(_start_one(experiment, arm))), np.int32(0), arm.decoder.setup.layouts)
+            state = arm.decoder.put_row(state, arm.decoder.prefill(_few(_start_one(experiment, arm))), 0)
         jax.block_until_ready(arm.decoder.generate(state))
 
 
