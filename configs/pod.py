@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct with the draft that ships, over a slice of TPUs: what `specjax.aot` plans with, and what runs there.
 
     python -m specjax.aot --config=configs/pod.py --topology=v5e:2x4 --config.mesh=data:8 --config.batch=64
-    python -m specjax.run --config=configs/pod.py --config.mesh=data:8 --config.batch=64
+    python -m specjax.run --config=configs/pod.py --config.mesh=data:8 --config.batch=32
 
 Time: the first a minute on two cores, without a TPU. Expect: docs/scaling.md.
 """

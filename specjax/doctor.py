@@ -24,6 +24,7 @@ from specjax import build, command, lm, prompts
 from specjax.bench import look
 from specjax.bench.plan import WITH_WEIGHTS, Experiment, Plan, Prompts, TrainedDraft
 from specjax.command import CONFIG, fail, one_line, say
+from specjax.compiled import nbytes
 from specjax.models.load import describe, fetch, hf
 from specjax.report.units import size
 
@@ -224,10 +225,6 @@ def together(experiment: Experiment, report: Report) -> None:
     report.fact("memory", f"{size(needs)} for {what} of {plan.batch} rows, {size(free)} free")
     if free and needs > free:
         report.fault(f"this run needs {size(needs)} of memory, and {size(free)} are free: take a smaller batch, model or dtype")
-
-
-def nbytes(tree) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 if __name__ == "__main__":

@@ -77,8 +77,8 @@ def test_progress_counts_records_and_an_interrupt_keeps_those_that_were_finished
 
 
 def test_a_prompt_is_charged_for_its_row_while_the_batch_is_full(monkeypatch):
-    """Each call to the loop takes 8 seconds, each prefill too, of three rows at first, and so does putting a row in. Until the last of seven
-    prompts ends no row is ever without one: a prompt pays a third of every call that it ran in."""
+    """Each call to the loop takes 8 seconds, each prefill too, of three rows at first, and so does putting a row in. Until the last of
+    seven prompts ends no row is ever without one: a prompt pays a third of every call that it ran in."""
     clock, held = itertools.count(0.0, 8.0), []
     monkeypatch.setattr(streams.time, "perf_counter", lambda: next(clock))
     experiment = tiny_talk.experiment(refill=True)
