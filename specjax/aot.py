@@ -149,7 +149,7 @@ def _ms(seconds: float) -> str:
 def _chip(chip: Chip) -> str:
     return (
         f"{chip.name} with {in_units(int(chip.memory))}, {chip.bandwidth / 1e9:.0f} GB/s, {chip.flops / 1e12:.0f} TFLOP/s in bfloat16, "
-        f"{chip.links / 1e9:.0f} GB/s over its links"
+        f"{chip.links / 1e9:.0f} GB/s each way over its links"
     )
 
 

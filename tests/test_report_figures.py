@@ -138,6 +138,24 @@ def test_a_picture_is_small_and_of_the_right_size():
     assert Image.open(io.BytesIO(shown.data)).size == (1170, 429)
 
 
+def test_a_mark_of_few_pixels_keeps_its_colour():
+    from PIL import Image, ImageColor
+
+    colours = [np.array(rgb) for _, rgb in Image.open(io.BytesIO(style.png(speedup.draw()))).convert("RGB").getcolors()]
+    for colour in (style.REFUSED, style.TARGET, style.DRAFT):
+        assert min(np.abs(rgb - ImageColor.getrgb(colour)).max() for rgb in colours) <= 3
+
+
+@pytest.mark.parametrize(("alpha", "c", "v"), [(0.0, 0.0, 3.0), (0.5, 0.0, 2.5), (0.99, 1.0, 3.0)])
+def test_no_line_runs_through_a_legend(alpha, c, v):
+    made = speedup.draw(alpha, 4, c, v)
+    made.canvas.draw()
+    left = made.axes[0]
+    legend = left.get_legend().get_window_extent()
+    for line in left.get_lines():
+        assert not legend.count_contains(left.transData.transform(line.get_xydata()))
+
+
 # ---------------------------------------------------------------- sliders
 
 

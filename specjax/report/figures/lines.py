@@ -17,7 +17,8 @@ def draw(places: Sequence[float], series: Mapping[str, Sequence[float]], xlabel:
     made = figure(7.6, 3.4)
     ax = made.add_subplot()
     for i, (name, values) in enumerate(series.items()):
-        ax.plot(places, values, color=COLOURS[i % 5], marker=MARKS[i % 5], markersize=4, linewidth=1.4, label=name)
+        size = 3 + len(series) - i  # earlier ones are larger, so that they are seen behind an equal one
+        ax.plot(places, values, color=COLOURS[i % 5], marker=MARKS[i % 5], markersize=size, linewidth=1.4, label=name)
     ax.set(xlabel=xlabel, ylabel=ylabel, xticks=list(places) if len(places) <= 12 else ax.get_xticks())
     ax.set_ylim(bottom=low)
     ax.spines[["top", "right"]].set_visible(False)

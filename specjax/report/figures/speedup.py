@@ -23,7 +23,7 @@ def draw(alpha: float = 0.8, k: int = 4, c: float = 0.10, v: float = 1.0) -> Fig
     left.plot(LENGTHS, tokens, color=TARGET, marker="o", markersize=3, label="tokens of a round")
     left.plot(LENGTHS, cost, color=DRAFT, marker="o", markersize=3, label="its cost, in plain steps")
     left.plot([k, k], [cost[k - 1], tokens[k - 1]], color=GREY, linewidth=0.8)
-    left.set(xlabel="draft length K", ylim=(0, max(*tokens, *cost) * 1.15), xticks=LENGTHS)
+    left.set(xlabel="draft length K", ylim=(0, max(*tokens, *cost) * 1.3), xticks=LENGTHS)  # the legend is above all
     left.legend(frameon=False, fontsize=8.5, loc="upper left")
     right.axhline(1, color=GREY, linewidth=0.8)
     right.plot(LENGTHS, gain, color=INK, marker="o", markersize=3)

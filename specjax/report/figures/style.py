@@ -32,10 +32,11 @@ def bare(ax: Axes, x: tuple[float, float], y: tuple[float, float]) -> Axes:
 
 
 def png(made: Figure) -> bytes:
-    """Of few colours: small enough to be kept in a notebook."""
+    """Of few colours: small enough to be kept in a notebook. An octree keeps a colour that few pixels have, such as that of one mark."""
     raw, small = io.BytesIO(), io.BytesIO()
     made.savefig(raw, format="png")
-    Image.open(raw).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+    few = Image.open(raw).convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few.save(small, format="png", optimize=True)
     return small.getvalue()
 
 
