@@ -3,7 +3,8 @@
 The cache holds every committed token except the newest, the root of the next round, which stands at token_BS[b, cursor_B[b]]. To roll back
 is to set the cursor. Plain decoding is this loop with a drafter that offers nothing.
 
-A row's number of drafts is its own: min(policy, offer, budget left - 1). Nothing a row does depends on the rung, the batch or a clock.
+A row's number of drafts is its own: min(policy, offer, budget left - 1). Nothing a row does depends on the rung or a
+clock, nor on the batch, unless its length policy looks there (`goodput`, `batch_table`).
 """
 
 from __future__ import annotations
@@ -105,12 +106,11 @@ def _check_nodes(setup: Setup, draft: Draft) -> None:
 
 
 def _ask(setup: Setup, state: State):
-    """ask_B: what the policy wants of the offer, never more than budget left - 1 or the deepest draft; finished rows ask 0."""
-    offer_B = setup.drafter.offer(state.drafter)
+    """ask_B: what the policy wants of the offer, which is never more than budget left - 1 or the deepest draft, and of finished rows 0."""
     left_B = state.limit_B - state.cursor_B - 1
-    most_B = jnp.minimum(jnp.minimum(offer_B, left_B - 1), setup.drafter.most)
-    ask_B = jnp.clip(setup.length.choose(state.length, offer_B), 0, jnp.maximum(most_B, 0))
-    return jnp.where(state.finish_B == RUNNING, ask_B, 0)
+    offer_B = jnp.minimum(jnp.minimum(setup.drafter.offer(state.drafter), left_B - 1), setup.drafter.most)
+    offer_B = jnp.where(state.finish_B == RUNNING, jnp.maximum(offer_B, 0), 0)
+    return jnp.clip(setup.length.choose(state.length, offer_B), 0, offer_B)
 
 
 class Draw:

@@ -1,6 +1,7 @@
 """Many prompts through a batch of few rows: as soon as one finishes, the next prompt takes its row (Orca, Yu et al., OSDI 2022).
 
-A row's tokens do not depend on its batch, so they are the same as without; what changes is that no row waits for the longest one.
+A row's tokens do not depend on its batch (but for what a length policy that looks there samples), so they are the same as without; what
+changes is that no row waits for the longest one.
 """
 
 from __future__ import annotations

@@ -7,11 +7,7 @@ from specjax.bench import summary
 from specjax.bench.measure import Costs
 
 COST = Costs(v={1: 1.0, 2: 1.5}, c=0.25, catch_up=0.0, step_seconds=0.1)
-
-
-def alone(record):
-    """One prompt a batch."""
-    return record["question_id"]
+alone = summary.Together(lambda record: record["question_id"], summary.bootstrap)  # one prompt a batch
 
 
 def record(name="A", tokens=10, seconds=1.0, category="x", drafted=(), accepted=(), judged=0, overlap=0.0, repeat=0):
@@ -46,11 +42,22 @@ def test_fewer_than_five_prompts_have_no_interval():
 
 def test_batches_are_drawn_whole():
     """The seconds of a batch are one measurement, shared out: its prompts say nothing about the spread."""
-    names, pairs = "ABCDEFGHIJKL", lambda r: "ABCDEFGHIJKL".index(r["question_id"]) // 2
+    names = "ABCDEFGHIJKL"
+    pairs = summary.Together(lambda r: names.index(r["question_id"]) // 2, summary.bootstrap)
     own = [record(name, 10, 1.0) for name in names]
     plain = [record(name, 10, 7.0 if name in "AB" else 1.0) for name in names]
     assert summary.speedup(own, plain, pairs) == {"value": 2.0, "low": 1.0, "high": 4.0}  # as above, of six batches
     assert summary.speedup(own[:8], plain[:8], pairs)["low"] is None  # four batches of eight prompts
+
+
+def test_repeats_have_students_interval():
+    """Logarithms of the ratios: 0, log 2 and log 4, so log 2 -+ 4.303 log 2 / sqrt(3), and 2 to the power of -1.4843 and 3.4843. Two are
+    too few."""
+    repeats = summary.Together(lambda r: r["repeat"], summary.student)
+    own, plain = ([record("A", 10, s, repeat=n) for n, s in enumerate(seconds)] for seconds in ((4.0, 2.0, 1.0), (4.0, 4.0, 4.0)))
+    got = summary.speedup(own, plain, repeats)
+    assert got == pytest.approx({"value": 12 / 7, "low": 0.35744, "high": 11.19111}, rel=1e-4)
+    assert summary.speedup(own[:2], plain[:2], repeats) == {"value": pytest.approx(4 / 3), "low": None, "high": None}
 
 
 def test_the_interval_pairs_prompts_and_not_records():

@@ -50,6 +50,7 @@ class SlowBatch:
         for row, d, a, n in zip(self.rows, drafted, accepted, committed, strict=True):
             if n:
                 row.observe(d, a)
+            row.aside *= not any(drafted)
         self.running = [n > 0 for n in committed]
 
 
@@ -116,6 +117,28 @@ def test_a_batch_stands_aside_and_comes_back_together():
     assert [a[0] for a in asks] == [1, 0, 0, 1, 0, 0, 1, 0] and all(len(set(a)) == 1 for a in asks)
 
 
+def test_trying_costs_no_more_than_its_share_where_most_rows_have_nothing_to_try():
+    """One row of four is offered a token, which is refused. A try loses .25 steps, 2% of 13 tokens of a row."""
+    policy = Goodput(v=(1, 1.25), share=0.02)
+    state, offer_B, asks = policy.init(4), np.array([1, 0, 0, 0], np.int32), []
+    for _ in range(100):
+        ask_B = choose(policy, state, offer_B)
+        asks.append(int(ask_B[0]))
+        state = observe(policy, state, verdict(ask_B, [0] * 4, [1] * 4, 1))
+    tries = np.flatnonzero(asks)
+    assert np.diff(tries[1:]).tolist() == [14] * (len(tries) - 2) and len(tries) > 6
+
+
+def test_a_row_counts_for_what_its_budget_leaves_it():
+    """Both rows are offered 3 tokens, all of which would be accepted. With room for them 8 tokens cost 2.5 steps, 2 one. Next to a row
+    whose next token is its last it is 5 for 2.5, no more than 2 for one, and at once the batch is plain."""
+    target = random_lm(46, flat=1.0)
+    options = dict(drafter=drafter(target, 3), length=Goodput(v=(1, 2.5, 2.5, 2.5), rate=1.0), ladder=(1, 4))
+    both = specjax.generate(target, [[1, 2], [3]], max_new_tokens=[9, 9], **options)
+    beside = specjax.generate(target, [[1, 2], [3]], max_new_tokens=[9, 1], **options)
+    assert both.trace.drafted_BN[:, 0].tolist() == [3, 3] and beside.trace.drafted_BN[:, 0].tolist() == [0, 0]
+
+
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9), Sampling(temperature=0.9, coupled=True)], ids=str)
 def test_in_the_loop_a_batch_asks_as_the_slow_policy_does(sampling):
     """Round after round, with rows that end early; greedy and coupled tokens are plain's."""
@@ -126,8 +149,7 @@ def test_in_the_loop_a_batch_asks_as_the_slow_policy_does(sampling):
     out = specjax.generate(target, prompts, drafter=drafter(mixed(target, 22), most), length=Goodput(**numbers), **options)
     slow, said, trace = SlowBatch(4, **numbers), [0] * 4, out.trace
     for n in range(trace.root_BN.shape[1]):
-        left = [budget - s for budget, s in zip(budgets, said, strict=True)]
-        asked = [max(min(ask, rest - 1), 0) for ask, rest in zip(slow.choose([most] * 4), left, strict=True)]
+        asked = slow.choose([max(min(most, budget - s - 1), 0) for budget, s in zip(budgets, said, strict=True)])
         committed = trace.committed_BN[:, n].tolist()
         assert [d for d, c in zip(trace.drafted_BN[:, n].tolist(), committed, strict=True) if c] == [
             a for a, c in zip(asked, committed, strict=True) if c

@@ -156,6 +156,10 @@ class Kept:
         if task.key not in self.answers:
             self.workdir.append(line, trace)
         elif self.lacks(task):
+            if self.answers[task.key] != line["text"]:
+                raise RuntimeError(
+                    f"{self.workdir}: the record of {task.key} has lost its trace, and now says something else: delete its line"
+                )
             self.workdir.save_trace(line, trace)
         self.answers[task.key] = line["text"]
         self.traced.add(task.key)

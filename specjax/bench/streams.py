@@ -24,13 +24,17 @@ from specjax.bench.records import Kept
 
 
 def run(experiment: Experiment, kept: Kept, tasks: Sequence[Task], progress: Callable) -> None:
-    """Decode the tasks, which are missing in the folder."""
-    ticks = iter(progress(tasks))
+    """Decode all that a run does, but for streams that are in the folder. One that lacks a record is decoded whole again: with other
+    prompts in its batch it would be another measurement, and a policy that looks at the batch would draft other lengths."""
+    ticks = iter(progress([task for task in tasks if kept.lacks(task)]))
     next(ticks, None)
     for stream in split(experiment, tasks):
-        for made in decode_stream(experiment, stream, kept.answers):
-            kept.keep(*made)
-            next(ticks, None)
+        missing = {task.key for task in stream if kept.lacks(task)}
+        made = decode_stream(experiment, stream, kept.answers) if missing else ()
+        for task, *rest in made:
+            kept.keep(task, *rest)
+            if task.key in missing:
+                next(ticks, None)
 
 
 def split(experiment: Experiment, tasks: Sequence[Task]) -> Iterator[list[Task]]:

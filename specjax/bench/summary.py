@@ -1,14 +1,18 @@
 """From records to one row per arm: see docs/metrics.md, where each metric is defined once.
 
-Intervals are from a bootstrap over what was timed as one: prompts, batches of them, or with `refill` repeats. The prediction of an arm on
-one half of the prompts uses the acceptance rates of the *other* half, and costs measured apart; it never sees what it predicts.
+Intervals are over what was timed as one: prompts or batches of them, by a bootstrap, or with `refill` repeats, which are few, by
+Student's t.
+The prediction of an arm on one half of the prompts uses the acceptance rates of the *other* half, and costs measured apart; it never sees
+what it predicts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from specjax import theory
 from specjax.bench.agree import Agreement, Difference
@@ -33,7 +37,7 @@ def summarise(
     """The content of summary.json."""
     plan = experiment.plan
     batch = {str(e.prompt.question_id): i // plan.batch for i, e in enumerate(experiment.prompts)}
-    together = (lambda r: r["repeat"]) if plan.refill else lambda r: batch[str(r["question_id"])]
+    together = Together(lambda r: r["repeat"], student) if plan.refill else Together(lambda r: batch[str(r["question_id"])], bootstrap)
     by_arm = {arm.name: [r for r in rows if r["arm"] == arm.name] for arm in experiment.arms}
     arms = []
     for arm in experiment.arms:
@@ -56,7 +60,7 @@ def summarise(
     return {"schema": SCHEMA, "prompts": len(experiment.prompts), "arms": arms, "differences": [d._asdict() for d in differences]}
 
 
-def arm_row(name: str, own: Sequence[dict], plain: Sequence[dict], together: Callable[[dict], int]) -> dict:
+def arm_row(name: str, own: Sequence[dict], plain: Sequence[dict], together: Together) -> dict:
     """What records alone tell of an arm; `plain` are those of its plain arm on the same prompts. together: which were timed as one."""
     counts, expected = totals(own), _total(own, "expected_sum")
     return {
@@ -75,7 +79,7 @@ def arm_row(name: str, own: Sequence[dict], plain: Sequence[dict], together: Cal
     }
 
 
-def by_category(own: Sequence[dict], plain: Sequence[dict], together: Callable[[dict], int]) -> dict[str, dict]:
+def by_category(own: Sequence[dict], plain: Sequence[dict], together: Together) -> dict[str, dict]:
     """The same metrics for the prompts of one category, in the order in which categories came."""
     rows = {}
     for category in dict.fromkeys(r["category"] for r in own):
@@ -121,24 +125,47 @@ def rates(rows: Sequence[dict]) -> list[float | None]:
     return [finite(rate) for rate in rate_K]
 
 
-def speedup(own: Sequence[dict], plain: Sequence[dict], together: Callable[[dict], int]) -> dict[str, float | None]:
-    """{"value", "low", "high"}: ratio of tokens per second over totals, with its interval over what was timed as one, drawn anew.
+def speedup(own: Sequence[dict], plain: Sequence[dict], together: Together) -> dict[str, float | None]:
+    """{"value", "low", "high"}: ratio of tokens per second over totals, with its interval over what was timed as one.
 
-    That is a prompt, a batch of them, or with `refill` a repeat of them all. low and high are None with fewer than FEWEST of them; all
-    are None where the plain arm got no token out.
+    low and high are None with too few of them; all are None where the plain arm got no token out.
     """
-    batches = sorted(set(map(together, own)))
-    sums = np.zeros((4, len(batches)))
+    numbers = sorted(set(map(together.number, own)))
+    sums = np.zeros((4, len(numbers)))
     for i, rows in ((0, own), (2, plain)):
         for r in rows:
-            at = batches.index(together(r))
+            at = numbers.index(together.number(r))
             sums[i, at] += r["counts"]["tokens"]
             sums[i + 1, at] += r["seconds"]["decode"]
-    low = high = None
-    if len(batches) >= FEWEST:
-        drawn = np.random.default_rng(0).integers(len(batches), size=(RESAMPLES, len(batches)))
-        low, high = map(finite, np.percentile(_ratio(sums[:, drawn].sum(-1)), [(100 - LEVEL) / 2, (100 + LEVEL) / 2]))
+    low, high = together.interval(sums)
     return {"value": finite(_ratio(sums.sum(-1))), "low": low, "high": high}
+
+
+class Together(NamedTuple):
+    """What was timed as one: the number of a record's, and the interval over them, of their sums [4, N]."""
+
+    number: Callable[[dict], int]
+    interval: Callable[[np.ndarray], tuple[float | None, float | None]]
+
+
+def bootstrap(sums: np.ndarray) -> tuple[float | None, float | None]:
+    """Of prompts or batches, drawn anew."""
+    count = sums.shape[1]
+    if count < FEWEST:
+        return None, None
+    drawn = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
+    return tuple(map(finite, np.percentile(_ratio(sums[:, drawn].sum(-1)), [(100 - LEVEL) / 2, (100 + LEVEL) / 2])))
+
+
+def student(sums: np.ndarray) -> tuple[float | None, float | None]:
+    """Of repeats, whose ratios scatter around one: of the mean of their logarithms."""
+    count = sums.shape[1]
+    if count < 3:
+        return None, None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(_ratio(sums))
+        away = stats.t.ppf((100 + LEVEL) / 200, count - 1) * logs.std(ddof=1) / np.sqrt(count)
+    return finite(np.exp(logs.mean() - away)), finite(np.exp(logs.mean() + away))
 
 
 def prediction(rows: Sequence[dict], cost: Costs, ladder: Sequence[int]) -> float | None:

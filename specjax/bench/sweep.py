@@ -124,7 +124,7 @@ def run(experiment: Experiment, workdir: Workdir, progress: Callable = iter) -> 
     kept = Kept(workdir)
     todo = [batch for batch in batches(experiment) if any(kept.lacks(task) for task in batch)]
     if experiment.plan.refill:
-        streams.run(experiment, kept, [task for batch in todo for task in batch if kept.lacks(task)], progress)
+        streams.run(experiment, kept, [task for batch in batches(experiment) for task in batch], progress)
         return
     for batch in progress(todo):
         for made in decode_batch(experiment, batch, kept.answers):

@@ -60,4 +60,6 @@ class Goodput(Optimal):
         return jnp.minimum(offer_B, ceiling)
 
     def observe(self, state: Crew, verdict):
-        return Crew(super().observe(state.tries, verdict), verdict.committed_B > 0)
+        tries = super().observe(state.tries, verdict)
+        drafted = jnp.any(verdict.drafted_B > 0)  # a row without an offer paid for the pass too
+        return Crew(tries._replace(aside_B=jnp.where(drafted, 0, tries.aside_B)), verdict.committed_B > 0)
