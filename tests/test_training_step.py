@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from tiny_training import TableKind, batch, program, train
 
 import specjax
 from specjax.training import losses, step, targets
+from specjax.training.checkpoint import Checkpoints
 from specjax.training.drafts import eagle3
 from specjax.training.plan import Optimizer
 from specjax.training.scores import Teacher
@@ -90,10 +93,11 @@ MESHES = "data:8", "model:8", "data:2,model:4"
 
 
 def test_losses_do_not_hang_on_the_mesh():
-    """Twenty steps of a table over eight devices, and of an EAGLE-3 draft over several meshes, in a process that has eight."""
+    """Twenty steps of a table over eight devices, and of an EAGLE-3 draft over several meshes and, by checkpoints, from one to the next,
+    in a process that has eight."""
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
-    for kind, meshes in (("table", ["data:8"]), ("eagle3", MESHES)):
+    for kind, meshes in (("table", ["data:8"]), ("eagle3", [*MESHES, "from mesh to mesh"])):
         alone = found[f"{kind} alone"]
         assert len(alone) == 20 and alone[-1] < 0.8 * alone[0]
         for mesh in meshes:
@@ -112,18 +116,26 @@ def table_losses(devices) -> list[float]:
     return said
 
 
-def eagle3_losses(mesh) -> tuple[list[float], list[str]]:
-    """(losses, how a kernel and what the optimizer keeps of it are split)."""
+def eagle3_losses(*meshes) -> tuple[list[float], list[str]]:
+    """(losses, how a kernel and what the optimizer keeps of it are split in the end) of a run that goes on over one mesh after the other,
+    each time from its checkpoint."""
     target, id_U = specjax.load("toy://tiny"), np.arange(0, 256, 2, dtype=np.int32)
     kind = eagle3.over(target, len(id_U), (0, 1), 2, True)
     settings = Optimizer(steps=20, batch=8, learning_rate=3e-3, warmup=2)
-    made = step.Program(kind, losses.ForwardKL(), 0.8, settings, mesh)
-    fixed = step.placed(made, step.Fixed(kind.frozen(target, id_U), targets.place_of(id_U, 257)))
     given = [jax.device_get(Teacher(target, kind.taps, 16)(batch(i)._replace(law=None))) for i in range(2)]
-    state, said = step.start(made, kind.init(target, id_U, 0)), []
-    for i in range(20):
-        state = step.train(made, fixed, state._replace(sums=step.placed(made, step.no_sums())), step.spread(mesh, given[i % 2]))
-        said.append(float(state.sums["loss"] / state.sums["weight"]))
+    said, steps = [], 20 // len(meshes)
+    with tempfile.TemporaryDirectory() as folder:
+        for mesh in meshes:
+            made = step.Program(kind, losses.ForwardKL(), 0.8, settings, mesh)
+            fixed = step.placed(made, step.Fixed(kind.frozen(target, id_U), targets.place_of(id_U, 257)))
+            state = step.start(made, kind.init(target, id_U, 0))
+            with Checkpoints(Path(folder)) as kept:
+                if said:
+                    state = step.placed(made, kept.restore(state)[0])
+                for i in range(len(said), len(said) + steps):
+                    state = step.train(made, fixed, state._replace(sums=step.placed(made, step.no_sums())), step.spread(mesh, given[i % 2]))
+                    said.append(float(state.sums["loss"] / state.sums["weight"]))
+                kept.save(state, {}, None)
     kernels = [x for path, x in jax.tree.leaves_with_path((state.params, state.optimizer)) if "up_DUF" in jax.tree_util.keystr(path)]
     return said, [str(x.sharding.spec) for x in kernels[:2]]
 
@@ -136,6 +148,7 @@ if __name__ == "__main__":
         "table data:8": table_losses(eight),
         "eagle3 alone": eagle3_losses(step.mesh(devices=one))[0],
     }
+    found["eagle3 from mesh to mesh"] = eagle3_losses(*map(step.mesh, ("data:2,model:4", "model:8", "data:8")), step.mesh(devices=one))[0]
     found["splits"] = {}
     for mesh in MESHES:
         found[f"eagle3 {mesh}"], found["splits"][mesh] = eagle3_losses(step.mesh(mesh))

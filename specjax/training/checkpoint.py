@@ -1,7 +1,7 @@
 """Checkpoints of a run (Orbax): the latest, from which it goes on, and the best by its score. Plain nested dicts, nothing of ours in them.
 
-A checkpoint appears whole or not at all, so a run that is killed goes on from the one before. It holds no word of devices and goes on on
-any: all of a state is on each of them. Of several processes the first alone reads and writes.
+A checkpoint appears whole or not at all, so a run that is killed goes on from the one before. It holds whole arrays and no word of devices,
+so it goes on over any mesh. Of several processes the first alone reads and writes.
 """
 
 from __future__ import annotations
