@@ -16,7 +16,7 @@ import time
 import jax
 from absl import app, flags
 
-from specjax import build, build_training, command, compiled, planned, topology
+from specjax import build, build_training, command, compiled, parts, planned, topology
 from specjax.bench.measure import program_key
 from specjax.command import CONFIG, fail, say
 from specjax.compiled import Compiled, nbytes
@@ -62,17 +62,17 @@ def _run(devices: list, chip: Chip) -> bool:
     say(f"{target.source} as {target.dtype.name} over {plan.mesh}, {rows}")
     for note in target.notes:
         say(note)
-    seen, fits = set(), True
+    seen, fits = {}, True
     for arm in chosen:
         round_ = planned.round_of(plan, target, arm, slots)
-        if (key := program_key(round_.whole.inputs)) in seen:
+        if (same := seen.setdefault(program_key(round_.whole.inputs), arm.name)) != arm.name:
+            say(f"\narm {arm.name}: the program of {same}")
             continue
-        seen.add(key)
         say(f"\narm {arm.name}: a round of rungs {' '.join(map(str, arm.decoder.setup.ladder))}")
         if _said(round_.whole, chip) is None:
             fits = False
         else:
-            _parts(round_, plan.batch, len(devices), chip)
+            _parts(round_, arm.decoder.setup.drafter, plan.batch, len(devices), chip)
     return fits
 
 
@@ -84,7 +84,9 @@ def _training(devices: list, chip: Chip) -> bool:
     say(f"a step of {plan.optimizer.batch} rows of {plan.data.length} tokens over {plan.mesh or f'data:{len(devices)}'}")
     made = _said(program, chip)
     if made is not None:
-        _say_part("step", program, made, plan.optimizer.batch * plan.data.length, len(devices), chip)
+        count = plan.optimizer.accumulate  # parts of a step are turns of a loop, which XLA counts once
+        name = "step" if count == 1 else f"each of its {count} parts"
+        _say_part(name, program, made, plan.optimizer.batch * plan.data.length // count, len(devices), chip)
     return made is not None
 
 
@@ -99,7 +101,7 @@ def _said(program: Program, chip: Chip) -> Compiled | None:
             raise
         needs, has = found
         say(f"  memory of a device: {listed}")
-        say(f"  does not fit: a device would need {needs:,} bytes and has {has:,}, {needs - has:,} too many")
+        say(f"  does not fit: a device would need {needs:,} bytes and has {has:,}, {needs - has:,} too many (XLA says so to 0.01 GiB)")
         return None
     say(f"  compiled in {time.perf_counter() - began:.0f} s")
     say(f"  memory of a device: {listed}; temporary {in_units(made.temporary)}, program {in_units(made.code)}")
@@ -113,7 +115,7 @@ def _compiled(program: Program) -> Compiled:
     return compiled.read(program.function.lower(*program.inputs).compile())
 
 
-def _parts(round_: Round, batch: int, count: int, chip: Chip) -> None:
+def _parts(round_: Round, drafter, batch: int, count: int, chip: Chip) -> None:
     """Passes of the target and a step of the draft: least times, and what follows for c, v and the round."""
     pass_seconds = {}
     for width, program in round_.passes.items():
@@ -125,6 +127,8 @@ def _parts(round_: Round, batch: int, count: int, chip: Chip) -> None:
     first, widest = pass_seconds[1], max(pass_seconds)
     c, v, k = draft_seconds / first, {width: x / first for width, x in pass_seconds.items()}, widest - 1
     say(f"  so c = {c:.3f}, " + ", ".join(f"v({width}) = {x:.2f}" for width, x in v.items() if width > 1))
+    if parts.nodes(drafter) != drafter.most + 1:
+        return  # of a tree neither the drafter's steps nor its tokens are those of a chain
     pays = next((a / 100 for a in range(101) if speedup(expected_tokens(a / 100, k), v[widest], k, c) >= 1), None)
     when = "at no alpha" if pays is None else f"from alpha = {pays:.2f} on"
     say(f"  a round of {k} drafts: {_ms(pass_seconds[widest] + k * draft_seconds)} at least, plain {_ms(first)}; it pays {when}")

@@ -19,6 +19,10 @@ _NEEDS = re.compile(r"Used ([\d.]+[BKMGT]) of ([\d.]+[BKMGT]) hbm|\(([\d.]+[BKMG
 BITS = {"pred": 8, "s4": 4, "u4": 4, "f8e4m3fn": 8, "f8e5m2": 8, "bf16": 16}
 
 
+# Some that begin and end apart have more in their result than what comes out: what goes in before it, or flags behind it.
+STARTED = {"all-gather": lambda arrays: arrays[len(arrays) // 2 :], "collective-permute": lambda arrays: arrays[1:2]}
+
+
 class Sent(NamedTuple):
     """Of one kind of collective: how many stand in the program, bytes of all their results on a device, the most numbers in one."""
 
@@ -71,8 +75,8 @@ def collectives(text: str) -> dict[str, Sent]:
     for line in text.splitlines():
         if sends := _SENDS.search(line):
             before, arrays = found[sends[2]], [(_bits(kind), _numbers(shape)) for kind, shape in _ARRAY.findall(sends[1])]
-            if f"{sends[2]}-start(" in line:  # its result is what goes in, then what comes out
-                arrays = arrays[len(arrays) // 2 :]
+            if f"{sends[2]}-start(" in line and sends[2] in STARTED:
+                arrays = STARTED[sends[2]](arrays)
             size, most = sum(bits * numbers for bits, numbers in arrays) // 8, max((numbers for _, numbers in arrays), default=0)
             found[sends[2]] = Sent(before.count + 1, before.bytes + size, max(before.largest, most))
     return dict(found)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import specjax
 from specjax import LM, decode, sampling
 from specjax.bench import loading
 from specjax.bench.plan import LoadedArm, Plan
@@ -33,10 +34,13 @@ def model(source: str, *, dtype, layout: Layout | None, shape_only: bool) -> LM:
     Raises:
       ValueError: it is not on this machine, or damaged.
     """
-    found = describe.without_weights(source) if shape_only else describe.describe(source)
-    if found is None:
-        raise ValueError(f"{source}: not on this machine yet: `specjax.load` it once, or plan with --shape_only")
-    lm = LM(*found.shapes(jnp.dtype(dtype or jnp.bfloat16)), found.tokenizer, source)
+    if source.startswith("toy://"):
+        lm = specjax.load(source, dtype=dtype)
+    else:
+        found = describe.without_weights(source) if shape_only else describe.describe(source)
+        if found is None:
+            raise ValueError(f"{source}: not on this machine yet: `specjax.load` it once, or plan with --shape_only")
+        lm = LM(*found.shapes(jnp.dtype(dtype or jnp.bfloat16)), found.tokenizer, source)
     return lm if layout is None else place(lm, layout)
 
 

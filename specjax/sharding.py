@@ -82,18 +82,22 @@ class Layout:
 
     def whole(self, config: ModelConfig) -> str:
         """Letters whose axes the model axis does not divide. Query heads go with their key-value heads."""
+        return "".join(self._undivided(config)).replace("G", "GH")
+
+    def _undivided(self, config: ModelConfig) -> dict[str, int]:
+        """Letters whose axes the model axis does not divide, with the first size that it does not."""
         sizes = {"G": (config.kv_heads * self.repeats(config),), "F": (config.ff,), "X": (config.expert_ff,)}
         sizes["V"] = config.vocab, config.head_vocab or config.vocab
-        return "".join(letter for letter, all_ in sizes.items() if any(size % self.ways for size in all_)).replace("G", "GH")
+        rest = {letter: [size for size in all_ if size % self.ways] for letter, all_ in sizes.items()}
+        return {letter: all_[0] for letter, all_ in rest.items() if all_}
 
     def told(self, config: ModelConfig) -> Iterator[str]:
         """A line about each thing that is stored more than once along the model axis."""
         ways, times = self.ways, self.repeats(config)
         if times > 1:
             yield f"model:{ways}: each of {config.kv_heads} key-value heads is stored {times} times"
-        count = {"G": config.kv_heads, "F": config.ff, "X": config.expert_ff, "V": config.head_vocab or config.vocab}
-        for letter in self.whole(config).replace("H", ""):
-            yield f"model:{ways} does not divide {count[letter]} {WHAT[letter]}: they are whole on every device"
+        for letter, size in self._undivided(config).items():
+            yield f"model:{ways} does not divide {size} {WHAT[letter]}: they are whole on every device"
 
     def sharding(self, *axes: str | None) -> NamedSharding:
         """Axes of the mesh that have one device split nothing and are not named, nor what is whole at the end: programs are told apart by

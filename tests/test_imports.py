@@ -66,7 +66,7 @@ ALLOWED = {  # module of specjax -> those it may import, with all below them; ''
     "compiled": [],
     "topology": [],
     "planned": ["", "lm", *CORE, *PLUGINS, "bench", "training"],
-    "aot": ["theory", "bench", "report", "build", "build_training", "command", "compiled", "planned", "topology"],
+    "aot": ["theory", "bench", "report", "build", "build_training", "command", "compiled", "planned", "topology", "parts"],
     "doctor": ["", "api", "lm", *CORE, *PLUGINS, "prompts", "bench", "report", "build", "command", "compiled"],
 }
 OUTSIDE = {  # package that is not ours -> the only modules of specjax that may import it

@@ -3,6 +3,7 @@
 This process has one device; what needs eight runs in another, which this file starts once.
 """
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -206,6 +207,12 @@ class Ways(Layout):
 def test_what_the_mesh_does_not_divide_is_said(ways, heads, lines):
     assert Ways(ways).config(CONFIG).kv_heads == heads
     assert list(Ways(ways).told(CONFIG)) == lines
+
+
+def test_the_size_that_is_not_divided_is_named():
+    """Two devices divide a head of 8,192 tokens, and no embedding of 50,257."""
+    config = dataclasses.replace(CONFIG, vocab=50257, head_vocab=8192, tied=False)
+    assert list(Ways(2).told(config)) == ["model:2 does not divide 50257 tokens: they are whole on every device"]
 
 
 @pytest.mark.parametrize("times", [2, 4])
