@@ -24,9 +24,10 @@ def parse_flags(argv: list[str], takes: tuple[str, ...] = ()) -> list[str]:
         if CONFIG.value is not None:
             CONFIG.value.get_type  # noqa: B018 - the stand-in for a file that did not load raises when it is used
     except (AttributeError, LookupError, TypeError) as error:  # mostly a flag for what the file does not have
-        given = ", ".join(arg for arg in argv if arg.lstrip("-").startswith("config."))
         said = one_line(error.args[0] if error.args and isinstance(error.args[0], Exception) else error)
-        fail(ValueError(f"{given} cannot be set: {said} (a flag changes what the config file has)" if given else said))
+        given = [arg for arg in argv if arg.lstrip("-").startswith("config.")]
+        named = [arg for arg in given if arg.split("=")[0].endswith("." + said.strip("'"))] or given
+        fail(ValueError(f"{', '.join(named)} cannot be set: {said} (a flag changes what the config file has)" if given else said))
     except (flags.Error, OSError, ValueError) as error:
         fail(error)
     except Exception as error:  # whatever the config file raised: it is a program

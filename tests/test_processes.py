@@ -189,11 +189,20 @@ def test_losses_are_those_of_one_device_and_go_on_from_a_checkpoint(told):
 
 
 def test_a_run_makes_the_records_of_one_process(tmp_path):
-    """Without a mesh. One device each: rows of a batch are split over the processes."""
+    """Without a mesh. One device each: rows of a batch are split over the processes, and refilled. Stopped in one of them it ends in both,
+    and goes on."""
     folder, alone = tmp_path / "run", Workdir(tmp_path / "alone")
-    line = ["-m", "specjax.run", f"--config={tiny_talk.__file__}:p/q", "--config.batch=4", "--config.mesh=data:2", f"--workdir={folder}"]
-    (out, _), (none, nothing) = two_processes.ended(two_processes.start(1, *line, SPECJAX_CACHE=str(tmp_path / "cache")))
-    assert f"records, traces and summary: {folder}\n" in out and none == nothing == ""
+    line = ["-m", "specjax.run", f"--config={tiny_talk.__file__}:p/q", "--config.batch=4", "--config.refill=True", "--config.mesh=data:2"]
+    line, cache = [*line, f"--workdir={folder}"], {"SPECJAX_CACHE": str(tmp_path / "cache")}
+    both, records = two_processes.start(1, *line, **cache), folder / "records.jsonl"
+    while not records.exists() or records.read_bytes().count(b"\n") < 5:
+        assert all(process.poll() is None for process in both), [process.communicate() for process in both]
+        time.sleep(0.01)
+    both[1].send_signal(signal.SIGTERM)
+    two_processes.ended(both, 143)
+    kept = records.read_bytes()
+    (out, _), (none, nothing) = two_processes.ended(two_processes.start(1, *line, **cache))
+    assert f"records, traces and summary: {folder}\n" in out and none == nothing == "" and records.read_bytes().startswith(kept)
 
     alone.create({})
     sweep.run(build.load(build.plan(tiny_talk.get_config("p/q"))), alone)

@@ -16,9 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_run
+import tiny_talk
 
 import specjax
 from specjax import Layout, NGram, Sampling, compiled, decode, mesh_of, parts, run
+from specjax.bench.records import Workdir
 from specjax.drafters import TreeDrafter
 from specjax.models import toy
 from specjax.models.border import border, init
@@ -29,6 +31,7 @@ CONFIG = ModelConfig(vocab=64, width=64, layers=2, heads=8, kv_heads=2, head_siz
 PROMPTS = [[1, 2, 3, 1, 2, 3, 1], [5, 6], [7] * 9, [9, 8, 7, 6, 9, 8], [3], [4, 4, 5, 4, 4], [2, 1, 2, 1], [8, 3, 8]]
 BUDGETS = [14, 3, 9, 14, 1, 12, 0, 14]
 MESHES = "data:8", "model:8", "data:2,model:4"
+STOPPED, STOPS = ["abcabcabc", "x", "some longer text", "zzzz", "ab", "1 2 3 1 2", "the the", "q"], ["eeee", "{$", "ttt"]
 SAMPLINGS = {"greedy": {}, "coupled": dict(temperature=1.0, top_p=0.9, coupled=True), "p/q": dict(temperature=1.0)}
 
 
@@ -59,19 +62,19 @@ def drafters(lm):
 def on_eight_devices() -> dict:
     """What differs from one device, programs by case, and what rounds send."""
     found = {"differs": [], "programs": {}, "moved": {}, "splits": {}}
+    found["endings"] = {mesh: endings(Layout(mesh_of(mesh)) if mesh else None) for mesh in ("", *MESHES)}
     for make in (table, transformer):
         alone = {name: tokens for name, tokens, _ in cases(make, None, None)}
         for mesh in MESHES:
-            for split in (False, True) if make is transformer and mesh == "model:8" else (mesh == "data:2,model:4",):
-                layout = Layout(mesh_of(mesh))
-                for name, tokens, decoder in cases(make, layout, Layout(layout.mesh, split)):
-                    where = f"{make.__name__} {mesh} {name}" + " split" * split
-                    if tokens != alone[name]:
-                        found["differs"].append(where)
-                    found["programs"][where] = decoder.programs
-                    if make is transformer and name == "tree p/q":
-                        found["moved"][where] = moved(decoder)
-                        found["splits"][where] = decoder.splits
+            layout, split = Layout(mesh_of(mesh)), mesh == "data:2,model:4"
+            for name, tokens, decoder in cases(make, layout, Layout(layout.mesh, split)):
+                where = f"{make.__name__} {mesh} {name}" + " split" * split
+                if tokens != alone[name]:
+                    found["differs"].append(where)
+                found["programs"][where] = decoder.programs
+                if make is transformer and name == "tree p/q":
+                    found["moved"][where] = moved(decoder)
+                    found["splits"][where] = decoder.splits
     return found
 
 
@@ -94,6 +97,23 @@ def cases(make, layout, draft_layout):
             decoder.programs = decode.generate._cache_size() - before
             decoder.splits = str(jax.tree.leaves(state.cache)[0].sharding.spec) if layout else None
             yield f"{kind} {name}", decoder.output(state).token_ids, decoder
+
+
+def endings(layout=None) -> dict:
+    """Sixteen prompts through eight rows, which end by EOS, by a law that is NaN, and by their budget, inside of blocks and at their ends;
+    and stop strings of a toy."""
+    place = (lambda lm: lm) if layout is None else lambda lm: specjax.place(lm, layout)
+    model, params = toy.table(np.roll(np.eye(64), 1, axis=1))  # the token after t is t + 1
+    draft = place(specjax.LM(model, params, None, "counting"))
+    target = place(specjax.LM(model, np.where(np.arange(64)[:, None] == 20, np.nan, params), None, "counting to 20"))
+    drafter = specjax.ModelDrafter(model=draft.model, params=draft.params, most=3)
+    options = dict(max_new_tokens=[20, 20, 20, 20, 20, 6, 20, 20] * 2, eos=(13,), ladder=(4,), batch=8)
+    out = specjax.generate(target, [[n] for n in (1, 9, 11, 15, 18, 30, 40, 12)] * 2, drafter=drafter, **options)
+    found = {"tokens": out.token_ids, "finish": out.finish_reasons}
+    if layout is None or layout.mesh.shape["model"] == 4:
+        said = specjax.generate(specjax.load("toy://tiny", layout=layout), STOPPED, drafter=NGram(), stop=STOPS, max_new_tokens=12)
+        found |= {"texts": said.texts, "stopped": said.finish_reasons}
+    return found
 
 
 def moved(decoder) -> dict[str, int]:
@@ -122,7 +142,7 @@ def eight():
 
 
 def test_tokens_do_not_depend_on_the_mesh(eight):
-    assert len(eight["programs"]) == 2 * 3 + 4 * 4 and eight["differs"] == []
+    assert len(eight["programs"]) == 2 * 3 + 4 * 3 and eight["differs"] == []
 
 
 def test_nothing_is_compiled_twice(eight):
@@ -136,6 +156,17 @@ def test_no_cache_and_no_weight_is_gathered_in_a_round(eight):
     assert eight["splits"]["transformer data:2,model:4 tree p/q split"] == "P('data', 'model')"
     assert eight["splits"]["transformer model:8 tree p/q"] == "P(None, 'model')"
     assert eight["splits"]["transformer data:8 tree p/q"] == "P('data',)"
+
+
+def test_rows_end_and_are_refilled_as_on_one_device(eight):
+    """By what the counting model says after each prompt: until 13, until 20 after which it has no law, or as long as it may."""
+    until = lambda first, last: list(range(first + 1, last + 1))
+    tokens = [until(1, 13), until(9, 13), until(11, 13), until(15, 20), until(18, 20), until(30, 36), until(40, 60), until(12, 13)]
+    finish = ["eos", "eos", "eos", "nonfinite", "nonfinite", "length", "length", "eos"]
+    for mesh, found in eight["endings"].items():
+        assert (found["tokens"], found["finish"]) == (tokens * 2, finish * 2), mesh
+    alone, over = eight["endings"][""], eight["endings"]["data:2,model:4"]
+    assert (over["texts"], over["stopped"]) == (alone["texts"], alone["stopped"]) and {"stop", "length"} == set(alone["stopped"])
 
 
 @pytest.mark.parametrize(
@@ -152,13 +183,16 @@ def test_other_texts_are_refused(text):
 
 
 def test_a_run_over_a_mesh_makes_the_same_records(tmp_path):
-    over = f"--config={tiny_run.__file__}", "--config.mesh=data:2,model:4", "--config.batch=2", f"--workdir={tmp_path}"
-    process = subprocess.run([sys.executable, "-m", "specjax.run", *over], env=EIGHT, capture_output=True, text=True)
+    """Refilled, with its laws recorded and a profile."""
+    more = "--config.mesh=data:2,model:4", "--config.batch=4", "--config.refill=True", "--config.record_laws=True", "--profile"
+    over = [sys.executable, "-m", "specjax.run", f"--config={tiny_talk.__file__}:p/q", *more, f"--workdir={tmp_path}"]
+    env = {**EIGHT, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), EIGHT["PYTHONPATH"]])}
+    process = subprocess.run(over, env=env, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr[-3000:]
     assert "model:4 does not divide 257 tokens: they are whole on every device" in process.stdout + process.stderr
-    read = lambda path: {(r["arm"], r["question_id"]): r["token_ids"] for r in map(json.loads, path.read_text().splitlines())}
-    records, alone = read(tmp_path / "records.jsonl"), read(tiny_run.finished()[0].path / "records.jsonl")
-    assert records == alone and len(records) == 7 * 4
+    records, alone = tiny_talk.timeless(Workdir(tmp_path)), tiny_talk.timeless(tiny_talk.finished())
+    assert {key: r["token_ids"] for key, r in records.items()} == {key: alone[key]["token_ids"] for key in records} and len(records) > 40
+    assert list((tmp_path / "laws").iterdir()) and list((tmp_path / "profile").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def get_config(only: str | None = None) -> ConfigDict:
     config.batch = 3
     config.samples = 2
     config.stop, config.min_new_tokens, config.refill = (), 0, False
-    config.logprobs = True
+    config.logprobs, config.record_laws = True, False
     return config.lock()
 
 

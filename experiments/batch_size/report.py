@@ -51,13 +51,13 @@ def sentence(results: list[dict]) -> str:
     best = {b: max((r for r in own[b] if r["name"].startswith("fixed")), key=lambda r: r["speedup"]["value"]) for b in batches}
     policy = {b: next(r for r in own[b] if r["name"] == POLICY) for b in batches}
     pays = list(itertools.takewhile(lambda b: (best[b]["speedup"]["low"] or 0) > 1, batches))
-    of = lambda b: f"{best[b]['name']} has {interval(best[b]['speedup'])} of plain with {b}"
+    of = lambda b: f"{best[b]['name']} {interval(best[b]['speedup'])} with {b}"
     until = f"speculation pays up to {pays[-1]} rows of a batch" if pays else "speculation does not pay"
-    beyond = [f"; {of(b)}" for b in batches if b > (pays or [0])[-1]]
+    named = ", ".join(of(b) for b in batches if not pays or b >= pays[-1])
     said = ", ".join(f"{interval(policy[b]['speedup'])} with {b}" for b in batches)
     drafted = ", ".join(f"{policy[b]['drafted']:.2f}" for b in batches)
     return (
-        f"**Answer.** On two cores {until} ({of((pays or batches)[-1])}{''.join(beyond)}); {POLICY} has {said}, drafting "
+        f"**Answer.** On two cores {until} (times plain: {named}); {POLICY} has {said}, drafting "
         f"{drafted} tokens a round of a row (95%: of one row over prompts, else over repeats of the same prompts)."
     )
 

@@ -21,6 +21,7 @@ from specjax.sharding import spread
 from specjax.state import State, pinned
 
 WARM_UP = 8  # tokens of the untimed decoding before the first record
+UNLIKELY = 0.9  # a wider pass that costs less than this many plain steps was not measured in peace
 
 
 def check(experiment: Experiment, workdir: Workdir) -> None:
@@ -71,6 +72,8 @@ def _whole(experiment: Experiment, workdir: Workdir, command, say, progress) -> 
     if notes is None:  # what was measured once holds for the whole run, however often it is stopped
         say("measuring what passes and drafts cost")
         costs = measure.costs(experiment)
+        if low := sorted({f"v({width}) = {x:.2f}" for cost in costs.values() for width, x in cost.v.items() if x < UNLIKELY}):
+            say(f"measured {', '.join(low)}: wider passes cost no less, so the machine did other work; lengths that weigh costs go by it")
         made = {**manifest.manifest(experiment, command, compile_seconds, costs), "wall_seconds": 0.0}
         notes = processes.first(lambda: made)  # by one clock
         workdir.write("manifest.json", notes)
