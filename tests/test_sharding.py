@@ -1,6 +1,6 @@
 """Over a mesh: the same tokens as on one device, no program compiled twice, and no gathering of a cache or a weight in a round.
 
-This process has one device; what needs eight runs in another, which this file starts once.
+This process has one device; what needs eight runs in another, which this file starts once (`pytest -m processes`).
 """
 
 import dataclasses
@@ -141,14 +141,17 @@ def eight():
     return json.loads(process.stdout.splitlines()[-1])
 
 
+@pytest.mark.processes
 def test_tokens_do_not_depend_on_the_mesh(eight):
     assert len(eight["programs"]) == 2 * 3 + 4 * 3 and eight["differs"] == []
 
 
+@pytest.mark.processes
 def test_nothing_is_compiled_twice(eight):
     assert {name: count for name, count in eight["programs"].items() if count != 1} == {}
 
 
+@pytest.mark.processes
 def test_no_cache_and_no_weight_is_gathered_in_a_round(eight):
     """What is sent is at most laws of a round, [B, M, V]; a layer's smallest weight and a cache are larger, each on every device."""
     law = len(PROMPTS) * 7 * 64
@@ -158,6 +161,7 @@ def test_no_cache_and_no_weight_is_gathered_in_a_round(eight):
     assert eight["splits"]["transformer data:8 tree p/q"] == "P('data',)"
 
 
+@pytest.mark.processes
 def test_rows_end_and_are_refilled_as_on_one_device(eight):
     """By what the counting model says after each prompt: until 13, until 20 after which it has no law, or as long as it may."""
     until = lambda first, last: list(range(first + 1, last + 1))
@@ -182,6 +186,7 @@ def test_other_texts_are_refused(text):
         shape_of(text)
 
 
+@pytest.mark.processes
 def test_a_run_over_a_mesh_makes_the_same_records(tmp_path):
     """Refilled, with its laws recorded and a profile."""
     more = "--config.mesh=data:2,model:4", "--config.batch=4", "--config.refill=True", "--config.record_laws=True", "--profile"

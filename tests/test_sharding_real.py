@@ -54,6 +54,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.real
+@pytest.mark.processes
 def test_the_real_model_says_the_same_over_every_mesh():
     """Greedy, where one row copies and the other drafts."""
     process = subprocess.run([sys.executable, __file__], env=EIGHT, capture_output=True, text=True)
