@@ -3,8 +3,8 @@
 The cache holds every committed token except the newest, the root of the next round, which stands at token_BS[b, cursor_B[b]]. To roll back
 is to set the cursor. Plain decoding is this loop with a drafter that offers nothing.
 
-A row's number of drafts is its own: min(policy, offer, budget left - 1). Nothing a row does depends on the rung or a
-clock, nor on the batch, unless its length policy looks there (`goodput`, `batch_table`).
+A row's number of drafts is its own: min(policy, offer, budget left - 1). Nothing a row does depends on the rung or a clock,
+nor on the batch, unless its length policy looks there (`goodput`, `batch_table`).
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class Decoder:
 
     def put_row(self, state: State, one: State, row: int) -> State:
         """The state with row `row` replaced by the state of one row."""
-        return decode.put_row(state, one, np.int32(row), layouts=self.setup.layouts)
+        return decode.put_row(state, one, sharding.everywhere(self.target.layout, np.int32(row)), layouts=self.setup.layouts)
 
     def generate(self, state: State) -> State:
         """Decode until every row has finished."""

@@ -220,6 +220,20 @@ def test_a_trace_that_was_lost_is_made_again(tmp_path, rest):
         assert again.files == saved.files and all((again[name] == saved[name]).all() for name in saved.files)
 
 
+def test_a_lost_trace_is_not_made_of_another_text(tmp_path):
+    workdir, whole = Workdir(tmp_path), tiny_run.finished()[0]
+    workdir.create({})
+    shutil.copytree(whole.path, tmp_path, dirs_exist_ok=True)
+    lines = [json.loads(line) for line in (whole.path / "records.jsonl").read_text().splitlines()]
+    row = next(r for r in lines if r["arm"] == "p/q")
+    row["text"] += "!"
+    (tmp_path / row["trace"]).unlink()
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
+    with pytest.raises(RuntimeError, match=r"the record of \('p/q', .* has lost its trace, and now says something else: delete its line"):
+        sweep.run(tiny_run.experiment(), workdir)
+    assert not (tmp_path / row["trace"]).exists()
+
+
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     workdir = Workdir(tmp_path)
     workdir.write("summary.json", {"a": 1})

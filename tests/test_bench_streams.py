@@ -6,7 +6,7 @@ import pytest
 import tiny_talk
 
 from specjax import decode
-from specjax.bench import streams, summary, sweep
+from specjax.bench import measure, streams, summary, sweep
 from specjax.bench.measure import Costs
 from specjax.bench.plan import Task
 from specjax.bench.records import Workdir
@@ -80,7 +80,7 @@ def test_a_prompt_is_charged_for_its_row_while_the_batch_is_full(monkeypatch):
     """Each call to the loop takes 8 seconds, each prefill too, of three rows at first, and so does putting a row in. Until the last of
     seven prompts ends no row is ever without one: a prompt pays a third of every call that it ran in."""
     clock, held = itertools.count(0.0, 8.0), []
-    monkeypatch.setattr(streams.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
     experiment = tiny_talk.experiment(refill=True)
     arm = next(a for a in experiment.arms if a.name == "match")
     stream = [task for batch in sweep.batches(experiment) for task in batch if task.arm is arm and task.turn == 0]

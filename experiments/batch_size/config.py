@@ -5,7 +5,7 @@
     done
     python experiments/batch_size/report.py runs/batch
 
-Time: 25 minutes on two cores. Expect: the speedup falls with the batch, as a wider pass costs more the more rows it has, short drafts pay
+Time: 21 minutes on two cores. Expect: the speedup falls with the batch, as a wider pass costs more the more rows it has, short drafts pay
 longest, and `goodput` leaves off drafting where it no longer pays.
 
 Drafts are n-grams, which cost next to nothing, on the three categories whose answers copy most: where speculation pays longest.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
@@ -91,7 +90,5 @@ class Timed:
 
 
 def _timed(call, state, *rest):
-    jax.block_until_ready(state)
-    began = time.perf_counter()
-    state = jax.block_until_ready(call(state, *rest))
-    return state, time.perf_counter() - began
+    state = jax.block_until_ready(state)
+    return measure.timed(lambda: call(state, *rest))

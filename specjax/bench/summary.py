@@ -1,9 +1,8 @@
 """From records to one row per arm: see docs/metrics.md, where each metric is defined once.
 
-Intervals are over what was timed as one: prompts or batches of them, by a bootstrap, or with `refill` repeats, which are few, by
-Student's t.
-The prediction of an arm on one half of the prompts uses the acceptance rates of the *other* half, and costs measured apart; it never sees
-what it predicts.
+Intervals are over what was timed as one: prompts or batches of them, by a bootstrap, or with `refill` repeats, which are few, by Student's
+t. The prediction of an arm on one half of the prompts uses the acceptance rates of the *other* half, and costs measured apart; it never
+sees what it predicts.
 """
 
 from __future__ import annotations

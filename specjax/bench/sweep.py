@@ -125,10 +125,10 @@ def warm_up(experiment: Experiment) -> None:
 def run(experiment: Experiment, workdir: Workdir, progress: Callable = iter) -> None:
     """Make the records that are missing. progress: wraps the list of what is to do, as a progress bar does."""
     kept = Kept(workdir)
-    todo = [batch for batch in batches(experiment) if any(kept.lacks(task) for task in batch)]
     if experiment.plan.refill:
         streams.run(experiment, kept, [task for batch in batches(experiment) for task in batch], progress)
         return
+    todo = [batch for batch in batches(experiment) if any(kept.lacks(task) for task in batch)]
     for batch in progress(todo):
         for made in decode_batch(experiment, batch, kept.answers):
             kept.keep(*made)

@@ -15,8 +15,8 @@ class BatchTable:
     """table: pairs (rows, k): a batch of at least so many rows drafts k tokens, until the next pair. The first is of 1 row. How many
     pairs there are is structure, what they say is not.
 
-    It looks at the size of the batch, finished rows included. What a row samples (not coupled) then depends on how many
-    rows its batch has; its law does not, and greedy and coupled tokens do not.
+    It looks at the size of the batch, finished rows included. What a row samples (not coupled) then depends on how many rows its batch has;
+    its law does not, and greedy and coupled tokens do not.
 
     Raises:
       ValueError: the table is none.
